@@ -52,7 +52,10 @@ impl Decoder for FrameCodec {
         }
         let channel = src[0];
         src.advance(HEADER);
-        Ok(Some(Frame { channel, payload: src.split_to(length).freeze() }))
+        // A copy: a slice would keep the whole buffer, with all that came beside it, for as long as one byte of it waits.
+        let payload = Bytes::copy_from_slice(&src[..length]);
+        src.advance(length);
+        Ok(Some(Frame { channel, payload }))
     }
 }
 
@@ -70,5 +73,22 @@ impl Encoder<Frame> for FrameCodec {
         dst.put_u32(length as u32);
         dst.put(frame.payload);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_keeps_nothing_of_the_buffer_that_it_came_in() {
+        let mut buffer = BytesMut::with_capacity(1 << 16);
+        let frame = |channel, length| Frame { channel, payload: vec![7; length].into() };
+        for frame in [frame(STDIN, 1), frame(RESIZE, 8000), frame(STDIN, 0)] {
+            FrameCodec.encode(frame, &mut buffer).unwrap();
+        }
+        let kept: Vec<Frame> = std::iter::from_fn(|| FrameCodec.decode(&mut buffer).unwrap()).collect();
+        assert_eq!(kept, [frame(STDIN, 1), frame(RESIZE, 8000), frame(STDIN, 0)]);
+        assert!(buffer.try_reclaim(1 << 16), "the whole buffer is free again, while the frames are there");
     }
 }

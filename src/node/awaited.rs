@@ -20,6 +20,9 @@ const RARELY: Duration = Duration::from_secs(10);
 /// So long after its Pod has last wanted one it is forgotten: longer than any pause between two tries, also where a Pod tries each of a
 /// thousand volumes every four seconds.
 const WANTED: Duration = Duration::from_secs(7200);
+/// At most so many names of one namespace are kept, more than its Pods on a node may have volumes: Pods come and go, and their claims'
+/// names with them. Then the one that was wanted least recently is forgotten; its Pod finds it by itself when it tries again.
+const MOST: usize = 32_768;
 
 /// By namespace, and by name.
 #[derive(Default)]
@@ -53,6 +56,9 @@ impl Awaited {
             claim.wanted = now;
             return;
         }
+        if claims.all.len() >= MOST {
+            claims.forget_half();
+        }
         claims.queue.push_back(key.name.clone());
         claims.all.insert(key.name, Claim { looks: 0, due: now, wanted: now });
     }
@@ -82,6 +88,21 @@ impl Awaited {
 }
 
 impl Claims {
+    /// Forgets the half that was wanted least recently.
+    fn forget_half(&mut self) {
+        let mut wanted: Vec<Instant> = self.all.values().map(|claim| claim.wanted).collect();
+        wanted.sort_unstable();
+        let Some(&middle) = wanted.get(wanted.len() / 2) else { return };
+        // Of those that were wanted at one moment some stay.
+        let mut spare = wanted.iter().skip(wanted.len() / 2).filter(|at| **at == middle).count();
+        self.all.retain(|_, claim| {
+            let stays = claim.wanted > middle || (claim.wanted == middle && spare > 0);
+            spare -= usize::from(stays && claim.wanted == middle);
+            stays
+        });
+        self.queue.retain(|name| self.all.contains_key(name));
+    }
+
     fn turn(&mut self, now: Instant) -> Vec<String> {
         let mut turn = Vec::new();
         for _ in 0..self.queue.len() {
@@ -119,6 +140,22 @@ mod tests {
             seen.extend(turns.into_iter().flatten());
         }
         assert_eq!(seen.len(), 501, "each of them has its turn");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_names_of_pods_that_have_gone_do_not_pile_up() {
+        let (mut awaited, begin) = (Awaited::default(), Instant::now());
+        for n in 0..3 * MOST {
+            let now = begin + Duration::from_millis(n as u64);
+            awaited.want(Key::new("many", format!("claim-{n}")), now);
+            awaited.want(Key::new("many", "living"), now);
+        }
+        let kept = &awaited.0["many"];
+        assert!(kept.all.len() <= MOST && kept.queue.len() == kept.all.len());
+        assert!(kept.all.contains_key("living"), "what is still wanted stays");
+        awaited = Awaited::default();
+        (0..=MOST).for_each(|n| awaited.want(Key::new("many", format!("claim-{n}")), begin));
+        assert_eq!(awaited.0["many"].all.len(), MOST / 2 + 1, "all of one moment are not forgotten at once");
     }
 
     #[tokio::test(start_paused = true)]

@@ -9,8 +9,12 @@ use k8s_openapi::{
 };
 
 use super::{
-    pod::{Intent, Observed, Resize, SandboxState},
-    resize::{IN_PROGRESS, PENDING},
+    pod::{
+        intent::Intent,
+        observed::{Observed, SandboxState},
+        resizing::Resize,
+    },
+    resize::{IN_PROGRESS, allocation::PENDING},
     spec::{ContainerRef, PodExt, Role},
 };
 

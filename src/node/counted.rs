@@ -26,7 +26,7 @@ use super::{
         ActionError, Executor, ExecutorError, PullProgress, Pulled, Ran, RecoveredPod, Resized, Running, RuntimeEvent,
         StartOrder, Started,
     },
-    pod::{Attempt, Exit, Observed},
+    pod::observed::{Attempt, Exit, Observed},
     spec::{ContainerRef, Role},
     storage::{Disks, Thresholds, Usage},
     usage::meter::Sample,

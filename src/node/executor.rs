@@ -9,7 +9,10 @@ use tokio::{net::TcpStream, sync::mpsc};
 
 use super::{
     backoff::Backoff,
-    pod::{Attempt, Exit, Failure, Observed},
+    pod::{
+        intent::Failure,
+        observed::{Attempt, Exit, Observed},
+    },
     spec::ContainerRef,
     storage::{Disks, Thresholds, Usage},
     usage::meter::Sample,

@@ -18,7 +18,7 @@ use super::{
         ActionError, Executor, ExecutorError, PullProgress, Pulled, Ran, RecoveredPod, Resized, Running, RuntimeEvent,
         StartOrder, Started,
     },
-    pod::{Attempt, Exit, Observed},
+    pod::observed::{Attempt, Exit, Observed},
     spec::{ContainerRef, PodExt},
     translate::sandbox_id,
     usage::{hollow::Pretence, meter::Sample},

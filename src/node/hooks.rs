@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Pod};
 use super::{
     Shared,
     executor::ExecutorError,
-    probes::{self, ProbeError, attempt::Attempt, http},
+    probes::{address::address, attempt::Attempt, error::ProbeError, http},
     spec::PodExt,
 };
 
@@ -69,7 +69,7 @@ pub async fn run(
             return Ok(());
         }
         if let Some(tcp) = &hook.tcp_socket {
-            let address = probes::address(tcp.host.as_deref(), &tcp.port, container, ips)?;
+            let address = address(tcp.host.as_deref(), &tcp.port, container, ips)?;
             shared.executor.connect(address).await?;
         }
         Ok(())

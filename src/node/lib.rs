@@ -87,14 +87,14 @@ use counted::Counted;
 use counters::Counters;
 use endpoints::Endpoints;
 use executor::Executor;
-use machine::{Machine, Places, image_gc::ImageGc};
+use machine::{Machine, image_gc::ImageGc, places::Places};
 use podwright_api::{Env, Status};
 use podwright_client::{Client, Informer, Recorder};
 use residents::Residents;
 use status::Host;
 use translate::{env::Facts, files::Names};
 use users::Users;
-use volumes::{Tokens, Volumes};
+use volumes::{Volumes, tokens::Tokens};
 
 pub use config::Config;
 pub use hollow::Hollow;
@@ -226,7 +226,7 @@ impl Agent {
         };
         let sandboxes = runtime.list().await.into_iter();
         let living = sandboxes.map(|s| (s.spec.id, s.spec.users)).chain(runtime.lost_users());
-        let living: Vec<_> = living.map(|(id, users)| (machine::split_sandbox(&id).0, users)).collect();
+        let living: Vec<_> = living.map(|(id, users)| (translate::split_sandbox_id(&id).0, users)).collect();
         let (ids, root, removals) = (config.ids, volumes.root().to_owned(), runtime.removals().clone());
         let users = disk::work(move || Users::of_host(ids, &root, living, removals)).await.map_err(Status::internal)?;
         users.look(LOOK).await;

@@ -8,8 +8,10 @@ use k8s_openapi::api::core::v1::{Container as ContainerSpec, Pod, Volume};
 use super::{
     backoff::{later, pause},
     pod::{
-        Attempt, Busy, Container, Exit, Failure, Image, Intent, Observed, PodVolumes, Refresh, SandboxState, Step,
-        Stop, VolumeState,
+        intent::{Failure, Intent, Stop},
+        observed::{Attempt, Busy, Container, Exit, Image, Observed, Refresh, SandboxState},
+        step::Step,
+        volumes::{PodVolumes, VolumeState},
     },
     resize::{is_behind, must_restart},
     spec::{ContainerRef, PodExt, Role},

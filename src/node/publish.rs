@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json, value::RawValue};
 
-use super::{pod::shares_conditions, spec::PodExt, undecodable};
+use super::{pod::report::shares_conditions, spec::PodExt, undecodable};
 use podwright_api::{Options, Status};
 use podwright_client::Client;
 

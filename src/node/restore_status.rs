@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod}
 
 use super::{
     plan,
-    pod::{Attempt, Container, Exit, Observed},
+    pod::observed::{Attempt, Container, Exit, Observed},
     spec::{ContainerRef, PodExt, Role},
     status::{CONTAINER_ID, container_id},
 };

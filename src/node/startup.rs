@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 
-use super::pod::{Observed, SandboxState};
+use super::pod::observed::{Observed, SandboxState};
 
 /// Of a Pod that this agent starts: from when it saw it until it runs.
 #[derive(Clone, Debug)]

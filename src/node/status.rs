@@ -14,7 +14,10 @@ use k8s_openapi::{
 use super::{
     conditions,
     plan::{self, restart_count},
-    pod::{Attempt, Busy, Container, Exit, Intent, Observed, SandboxState},
+    pod::{
+        intent::Intent,
+        observed::{Attempt, Busy, Container, Exit, Observed, SandboxState},
+    },
     qos,
     spec::{ContainerRef, PodExt, Role},
 };

@@ -10,7 +10,7 @@ use super::{
     Shared,
     executor::ExecutorError,
     hooks::{self, HookError},
-    pod::Exit,
+    pod::observed::Exit,
     spec::PodExt,
 };
 use podwright_api::Env;

@@ -35,7 +35,7 @@ use tokio::time::Instant;
 use super::{
     disk,
     id_pool::{IDS_PER_POD, IdPool, Ids, hull, ids, merged, pick},
-    volumes::owners_of,
+    volumes::owner::owners_of,
 };
 
 /// Of each of the host's files of users so many bytes are read.

@@ -27,9 +27,16 @@ use super::{
     Shared,
     counters::table::{POD_START, POD_START_SLI, POD_WORKER},
     panics::caught,
-    pod::{self, ActionResult, Effect, Intent, Observed, PodEvent, PodState, ProbeChange, Record, Work},
+    pod::{
+        self,
+        effect::{Effect, ProbeChange, Record, Work},
+        event::{ActionResult, PodEvent},
+        intent::Intent,
+        observed::Observed,
+        state::PodState,
+    },
     probes::{Probes, Target},
-    resize::Allotment,
+    resize::allocation::Allotment,
     spans::StartTrace,
     spec::PodExt,
 };

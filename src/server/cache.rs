@@ -24,7 +24,7 @@ use super::extract::Extractor;
 use super::store_error;
 use super::watch::watchers::{BACKLOG, Watchers};
 
-mod item;
+pub(super) mod item;
 mod unopened;
 
 use item::namespace_of;

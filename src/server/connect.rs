@@ -11,7 +11,7 @@ use podwright_api::validation::Errors;
 use podwright_api::{Object, Request, Response, Status};
 
 use super::Server;
-use super::admission::{self, Operation};
+use super::admission::{self, operation::Operation};
 use super::resolved_request::ResolvedRequest;
 use super::sessions::With;
 

@@ -3,8 +3,8 @@
 use podwright_api::kinds::Storage;
 use podwright_api::{Object, Response, Status, app_armor, pod_warnings, strategy};
 
-use super::admission::{self, Operation, Review};
-use super::authorize::may_grant;
+use super::admission::{self, operation::Operation, review::Review};
+use super::authorize::escalate::may_grant;
 use super::encode::Current;
 use super::reservation::Occupied;
 use super::resolved_request::ResolvedRequest;

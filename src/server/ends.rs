@@ -14,7 +14,7 @@ use hyper::HeaderMap;
 use tokio_util::sync::CancellationToken;
 
 use super::Server;
-use super::authorize::{Decision, Kept, MASTERS};
+use super::authorize::attributes::{Decision, Kept, MASTERS};
 use super::rest::authenticate::{self, Credentials, Peer};
 use podwright_api::User;
 

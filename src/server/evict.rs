@@ -11,7 +11,7 @@ use podwright_api::request::Preconditions;
 use podwright_api::selector::LabelSelector;
 use podwright_api::{Cause, Object, Options, Response, Status, User, Verb, kinds};
 
-use super::admission::{self, Operation};
+use super::admission::{self, operation::Operation};
 use super::delete::{check_preconditions, check_propagation};
 use super::encode::Current;
 use super::large::{LARGE, Weighed, give_way};

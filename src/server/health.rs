@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Server, authorize::MASTERS};
+use super::{Server, authorize::attributes::MASTERS};
 use podwright_api::{Status, User};
 use podwright_store::Error as StoreError;
 

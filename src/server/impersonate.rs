@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Server;
-use super::authorize::Attributes;
+use super::authorize::attributes::Attributes;
 use super::large::give_way;
 use podwright_api::validation::names;
 use podwright_api::{Status, User};

@@ -115,6 +115,7 @@ mod usage;
 mod versions;
 mod watch;
 mod webhook;
+mod write_scope;
 
 pub use admission::{Disabled as DisabledAdmission, PluginsError, PodSecurity, TolerationSeconds};
 pub use authorize::{Mode as AuthorizationMode, ModeError};

@@ -7,7 +7,6 @@ use std::time::Duration;
 use podwright_api::{Request, Status, User, Verb};
 
 use super::sessions::SessionLimits;
-pub(super) use podwright_api::shares::{Shares, Slot};
 
 mod account;
 mod admitted;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use podwright_api::{Kind, Response, Status, request};
 use podwright_store::{PAGE_BYTES, Range, Revision};
 
-use super::cache::Item;
+use super::cache::item::Item;
 use super::encryption::unopened;
 use super::large::give_way;
 use super::metrics::METRICS;

@@ -7,7 +7,7 @@ use std::time::Instant;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Histogram};
 
-use super::admission::Operation;
+use super::admission::operation::Operation;
 use podwright_api::Kind;
 use podwright_api::instruments::{self, LATENCIES, Maker};
 

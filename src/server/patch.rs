@@ -7,7 +7,8 @@ use podwright_api::{Response, Status, Verb, patch};
 
 use super::encode::Current;
 use super::resolved_request::ResolvedRequest;
-use super::update::{part_of, respond};
+use super::update::respond;
+use super::write_scope::part_of;
 use super::{Server, fields};
 
 /// How often apply changes its mind between creating and patching.

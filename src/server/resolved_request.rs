@@ -11,7 +11,7 @@ use podwright_api::selector::FieldSelector;
 use podwright_api::validation::names;
 use podwright_api::{Cause, Kind, Object, Options, Request, Status, User, Verb, status};
 
-use super::authorize::Attributes;
+use super::authorize::attributes::Attributes;
 use super::notes::Notes;
 
 /// Each object of a collection is asked all of a selector. (By REST no path is longer either.)

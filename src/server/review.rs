@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::admission::{self, Operation};
-use super::authorize::{Attributes, Decision};
+use super::admission::{self, operation::Operation};
+use super::authorize::attributes::{Attributes, Decision};
 use super::resolved_request::ResolvedRequest;
 use super::{Server, get};
 use podwright_api::{Object, Response, Status, User};

@@ -7,8 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio_util::sync::CancellationToken;
 
-use super::limits::{Shares, Slot};
-use podwright_api::{Status, User};
+use podwright_api::{
+    Status, User,
+    shares::{Shares, Slot},
+};
 
 /// The limits; each is a number of sessions.
 ///

@@ -9,7 +9,7 @@ use podwright_api::request::PatchType;
 use podwright_api::validation::{Errors, pod::update};
 use podwright_api::{Object, Request, Response, Status, Verb, patch, scale, strategy};
 
-use super::admission::{self, Operation};
+use super::admission::{self, operation::Operation};
 use super::encode::Current;
 use super::reservation::Occupied;
 use super::resolved_request::{ResolvedRequest, WriteScope, bad_value};

@@ -11,7 +11,7 @@ use podwright_api::rpc::Step;
 use podwright_api::spans;
 use podwright_api::{Object, Response, Status};
 
-use super::authorize::{MASTERS, node::node_of};
+use super::authorize::{attributes::MASTERS, node::node_of};
 use super::resolved_request::ResolvedRequest;
 use super::{Server, get, traced};
 

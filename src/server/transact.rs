@@ -7,7 +7,7 @@ use podwright_api::spans::Span;
 use podwright_api::{Object, Status};
 use podwright_store::{Compare, Durability, Entry, Outcome, Txn, Write};
 
-use super::admission::{self, Charge, Operation, Review};
+use super::admission::{self, Charge, operation::Operation, review::Review};
 use super::encode::Current;
 use super::metrics::METRICS;
 use super::reservation::{self, Occupied, Reservation};

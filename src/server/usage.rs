@@ -17,7 +17,7 @@ use podwright_api::metrics::{ContainerUsage, GROUP, NodeUsage, PodUsage, Report}
 use podwright_api::request::{Body, List};
 use podwright_api::{Kind, Response, Status, Verb, duration, kinds};
 
-use super::cache::Item;
+use super::cache::item::Item;
 use super::resolved_request::ResolvedRequest;
 use super::timestamp::timestamp;
 use super::watch::selection::Selection;

@@ -10,7 +10,7 @@ use podwright_api::{Status, User, WatchEvent};
 use podwright_store::{Batch, Error, PAGE_BYTES, Revision};
 
 use super::answers;
-use super::authorize::MASTERS;
+use super::authorize::attributes::MASTERS;
 use super::cache::ResourceCache;
 use super::large::of_lookups;
 use super::resolved_request::ResolvedRequest;

@@ -5,7 +5,7 @@
 
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::{pod::Failure, spec::PodExt};
+use crate::{pod::intent::Failure, spec::PodExt};
 use podwright_api::validation::pod::update::MAX_CONTAINERS as MAX;
 
 /// Whether a Pod has too many.

@@ -5,7 +5,7 @@
 
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::{id_pool::IdPool, pod::Failure, spec::PodExt};
+use crate::{id_pool::IdPool, pod::intent::Failure, spec::PodExt};
 
 /// Whether the ids that the Pod's manifest names are none of the pool's. Those of its images are not known yet (`translate`).
 ///

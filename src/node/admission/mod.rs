@@ -15,7 +15,7 @@ use std::{
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{
-    pod::Failure,
+    pod::intent::Failure,
     qos,
     spec::{MIRROR, PodExt},
 };

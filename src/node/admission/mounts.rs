@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::{pod::Failure, spec::PodExt, volumes::kinds::empty_dir};
+use crate::{pod::intent::Failure, spec::PodExt, volumes::kinds::empty_dir};
 
 /// Volumes of a Pod and mounts of its containers, together: far more than a manifest that was meant has.
 const MAX_POD: usize = 512;

@@ -4,7 +4,7 @@
 use k8s_openapi::api::core::v1::{Pod, SELinuxOptions, WindowsSecurityContextOptions};
 
 use super::{ids, sysctls::Sysctls};
-use crate::{app_armor::AppArmor, id_pool::IdPool, pod::Failure, spec::PodExt};
+use crate::{app_armor::AppArmor, id_pool::IdPool, pod::intent::Failure, spec::PodExt};
 
 /// Why a node cannot give something that Pods may ask for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

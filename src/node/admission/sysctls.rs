@@ -6,7 +6,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use podwright_runtime::sysctl::{Namespace, dotted, namespace, path};
 
-use crate::{kernel::version, pod::Failure, spec::PodExt};
+use crate::{kernel::version, pod::intent::Failure, spec::PodExt};
 use podwright_api::sysctls::SAFE;
 
 const LONGEST: usize = 253;

@@ -23,8 +23,9 @@ use super::{
 };
 use crate::{
     labels,
-    machine::{Machine, file_systems, split_sandbox},
+    machine::{Machine, file_systems},
     residents::Residents,
+    translate::split_sandbox_id,
     usage::Used,
 };
 use podwright_api::metrics::Report;
@@ -136,7 +137,7 @@ fn newest(mut all: Vec<SandboxFacts>) -> Vec<SandboxFacts> {
 }
 
 fn of_sandbox(sandbox: SandboxFacts, report: Option<&Report>, stored: &HashMap<String, Arc<Stored>>) -> PodFacts {
-    let uid = split_sandbox(&sandbox.id).0;
+    let uid = split_sandbox_id(&sandbox.id).0;
     let reported = report.and_then(|report| report.pods.iter().find(|pod| pod.uid == uid));
     let containers = sandbox.containers.into_iter().map(|container| {
         let name = label(&container.labels, labels::CONTAINER).to_owned();

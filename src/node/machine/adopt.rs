@@ -16,12 +16,13 @@ use crate::{
     executor::RecoveredPod,
     labels,
     pod::{
-        Attempt, Container, Exit, Image, Observed, PodVolumes, Resize, ResizeProgress, Sandbox, SandboxState,
-        VolumeStates,
+        observed::{Attempt, Container, Exit, Image, Observed, Sandbox, SandboxState},
+        resizing::{Resize, ResizeProgress},
+        volumes::{PodVolumes, VolumeStates},
     },
     spec::PodExt,
-    translate,
-    volumes::VolumeError,
+    translate::{self, split_sandbox_id},
+    volumes::error::VolumeError,
 };
 
 /// Removes, of every Pod or only one, older and unreadable sandboxes, and containers that were never started: an earlier
@@ -133,10 +134,10 @@ async fn sandboxes(machine: &Machine, only: Option<&str>) -> (BTreeMap<String, S
     let mut newest: BTreeMap<String, SandboxStatus> = BTreeMap::new();
     let mut old = Vec::new();
     for sandbox in machine.runtime.list().await {
-        let (uid, attempt) = termination::split(&sandbox.spec.id);
+        let (uid, attempt) = split_sandbox_id(&sandbox.spec.id);
         match newest.get(&uid) {
             _ if only.is_some_and(|only| only != uid) => {}
-            Some(known) if termination::split(&known.spec.id).1 > attempt => old.push(sandbox),
+            Some(known) if split_sandbox_id(&known.spec.id).1 > attempt => old.push(sandbox),
             _ => old.extend(newest.insert(uid, sandbox)),
         }
     }
@@ -144,7 +145,7 @@ async fn sandboxes(machine: &Machine, only: Option<&str>) -> (BTreeMap<String, S
 }
 
 fn adopt(machine: &Machine, pod: Pod, sandbox: SandboxStatus) -> RecoveredPod {
-    let (uid, attempt) = termination::split(&sandbox.spec.id);
+    let (uid, attempt) = split_sandbox_id(&sandbox.spec.id);
     machine.weigh(&pod, true);
     machine.follow(&pod);
     if !pod.has_own_users() {
@@ -302,12 +303,12 @@ pub async fn sweep(machine: &Machine, living: Vec<String>) -> Vec<String> {
     let living: BTreeSet<String> = living.into_iter().collect();
     let mut errors = Vec::new();
     // First: what still runs has its network and its volumes in use.
-    for id in machine.runtime.lost().into_keys().filter(|id| !living.contains(&termination::split(id).0)) {
+    for id in machine.runtime.lost().into_keys().filter(|id| !living.contains(&split_sandbox_id(id).0)) {
         tracing::warn!(sandbox = id, "removing a sandbox that cannot be adopted and whose Pod is gone");
         let removed = machine.runtime.remove_sandbox(&id, &JournalWriter::none()).await;
         errors.extend(removed.err().map(|error| format!("sandbox {id}: {error}")));
     }
-    let lost = machine.runtime.lost().into_keys().map(|id| termination::split(&id).0);
+    let lost = machine.runtime.lost().into_keys().map(|id| split_sandbox_id(&id).0);
     let in_use: BTreeSet<String> = living.iter().cloned().chain(lost).collect();
     if let Err(error) = machine.network.retain(in_use.clone()).await {
         errors.push(format!("links and addresses: {error}"));
@@ -318,7 +319,7 @@ pub async fn sweep(machine: &Machine, living: Vec<String>) -> Vec<String> {
         let removed = machine.volumes.remove(&pod, machine.users.of(uid), &JournalWriter::none()).await;
         errors.extend(removed.err().map(|error| error.to_string()));
     }
-    let listed = machine.runtime.list().await.into_iter().map(|sandbox| termination::split(&sandbox.spec.id).0);
+    let listed = machine.runtime.list().await.into_iter().map(|sandbox| split_sandbox_id(&sandbox.spec.id).0);
     let listed: BTreeSet<String> = listed.collect();
     // What was put aside says itself whose ids it has.
     let left = machine.volumes.owners();

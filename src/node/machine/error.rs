@@ -4,7 +4,7 @@ use std::{io, path::PathBuf, time::Duration};
 
 use podwright_runtime::{Error as RuntimeError, image::ImageError};
 
-use crate::{executor::ExecutorError, volumes::VolumeError};
+use crate::{executor::ExecutorError, volumes::error::VolumeError};
 
 pub type Result<T> = std::result::Result<T, Error>;
 

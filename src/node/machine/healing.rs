@@ -12,8 +12,13 @@ use podwright_net::{Network, Repair};
 use podwright_runtime::{JournalWriter, Runtime};
 use tokio::sync::mpsc;
 
-use super::termination::split;
-use crate::{disk, executor::RuntimeEvent, labels, translate::sandbox_id, volumes::Volumes};
+use crate::{
+    disk,
+    executor::RuntimeEvent,
+    labels,
+    translate::{sandbox_id, split_sandbox_id},
+    volumes::Volumes,
+};
 
 /// How often limits and mounts are looked at: a few small files of each container.
 const GLANCE: Duration = Duration::from_secs(2);
@@ -92,7 +97,7 @@ async fn told(repair: Repair, runtime: &Runtime, runtime_events: &mpsc::Unbounde
 
 /// Ends the sandbox of a Pod whose network is lost, with all that runs in it: else that would run on beside the next one.
 async fn end(uid: String, runtime: &Runtime, runtime_events: &mpsc::UnboundedSender<RuntimeEvent>) {
-    let attempts = runtime.list().await.into_iter().map(|sandbox| split(&sandbox.spec.id));
+    let attempts = runtime.list().await.into_iter().map(|sandbox| split_sandbox_id(&sandbox.spec.id));
     let Some(attempt) = attempts.filter(|(of, _)| *of == uid).map(|(_, attempt)| attempt).max() else { return };
     tracing::warn!(uid, "failed to restore the network of a Pod: replacing its sandbox");
     if let Err(error) = runtime.stop_sandbox(&sandbox_id(&uid, attempt), &JournalWriter::none()).await {

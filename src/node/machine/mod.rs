@@ -8,18 +8,17 @@ pub mod image_gc;
 pub mod images;
 mod managed;
 mod own_users;
-mod places;
+pub(crate) mod places;
 mod qos_cgroups;
 pub mod quota;
 mod resize;
-mod start;
+pub(crate) mod start;
 pub mod storage;
 mod termination;
 mod usage;
 
 pub use places::Places;
 pub use start::Inside;
-pub use termination::split as split_sandbox;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -50,14 +49,14 @@ use super::{
     },
     labels, logs,
     objects::Objects,
-    pod::{Attempt, Exit, Observed},
+    pod::observed::{Attempt, Exit, Observed},
     spec::{self, ContainerRef, PodExt, revision},
     storage::{Disks, Thresholds, Usage},
     translate::{
         self,
         env::Facts,
         files::{self, Names},
-        sandbox_id,
+        sandbox_id, split_sandbox_id,
     },
     usage::meter::Sample,
     users::Users,
@@ -153,12 +152,12 @@ impl Machine {
     /// The newest sandbox of a Pod.
     pub async fn newest_sandbox(&self, uid: &str) -> Option<SandboxStatus> {
         let all = self.runtime.list().await;
-        all.into_iter().filter(|s| split_sandbox(&s.spec.id).0 == uid).max_by_key(|s| split_sandbox(&s.spec.id).1)
+        all.into_iter().filter(|s| split_sandbox_id(&s.spec.id).0 == uid).max_by_key(|s| split_sandbox_id(&s.spec.id).1)
     }
 
     /// The Pod's sandboxes that run and that nobody can go on with, and why.
     fn lost(&self, pod: &Pod) -> impl Iterator<Item = (String, String)> {
-        self.runtime.lost().into_iter().filter(|(id, _)| termination::split(id).0 == pod.uid())
+        self.runtime.lost().into_iter().filter(|(id, _)| split_sandbox_id(id).0 == pod.uid())
     }
 }
 

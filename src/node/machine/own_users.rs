@@ -13,7 +13,7 @@ use super::{
     error::{Error, Result},
     storage,
 };
-use crate::{disk, spec::PodExt, volumes::VolumeError};
+use crate::{disk, spec::PodExt, volumes::error::VolumeError};
 
 /// Gives them back once nothing runs as one of them, and what is left of their files says itself whose ids it has. What the Pod keeps
 /// (its logs, its containers' last words, its volumes of API objects) is the host's, or has ids as the Pod sees them.

@@ -12,7 +12,10 @@ use super::{
 use crate::{
     executor::{ExecutorError, Resized, Running},
     labels,
-    resize::{self, Change, Write},
+    resize::{
+        self,
+        writes::{Change, Write},
+    },
     spec::PodExt,
     translate::{self, sandbox_id},
 };

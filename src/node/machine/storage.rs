@@ -30,6 +30,7 @@ use crate::{
     logs::files::of_attempt,
     spec::PodExt,
     storage::{CLEANUP, ContainerUsage, Space, Thresholds, Usage},
+    translate::split_sandbox_id,
     volumes::kinds::{Measured, measured as measured_as},
 };
 
@@ -221,7 +222,7 @@ fn total(
 
 pub(super) async fn of(machine: &Machine, pod: &Pod) -> Vec<podwright_runtime::SandboxStatus> {
     let all = machine.runtime.list().await;
-    all.into_iter().filter(|sandbox| termination::split(&sandbox.spec.id).0 == pod.uid()).collect()
+    all.into_iter().filter(|sandbox| split_sandbox_id(&sandbox.spec.id).0 == pod.uid()).collect()
 }
 
 /// Removes the writable layers of the Pod's containers that have ended.
@@ -285,7 +286,7 @@ fn left_by(folder: &Path, pods: &Path, sandboxes: &Path, logs: &Path) -> Option<
     let (parent, name) = (folder.parent()?, folder.file_name()?.to_str()?);
     match parent {
         _ if parent == pods => Some(name.to_owned()),
-        _ if parent == sandboxes => Some(termination::split(name).0),
+        _ if parent == sandboxes => Some(split_sandbox_id(name).0),
         // What an earlier agent has put aside has no uid in its name.
         _ if parent == logs => Some(name.rsplit_once('_').map_or(name, |(_, uid)| uid).to_owned()),
         _ => None,

@@ -13,7 +13,9 @@ use tokio::sync::{
     mpsc,
 };
 
-use crate::{disk, executor::RuntimeEvent, labels, logs::cri, pod::Exit, status::truncate};
+use crate::{
+    disk, executor::RuntimeEvent, labels, logs::cri, pod::observed::Exit, status::truncate, translate::split_sandbox_id,
+};
 
 /// Of a message, so many bytes are read.
 pub const MESSAGE: usize = 4096;
@@ -36,11 +38,11 @@ async fn runtime_event(runtime: &Runtime, pods: &Path, event: Event) -> RuntimeE
     match event {
         Event::ContainerExited { id, exit } => {
             let exit = self::exit(runtime, pods, &id, &exit).await;
-            let (uid, _) = split(&id.sandbox);
+            let (uid, _) = split_sandbox_id(&id.sandbox);
             RuntimeEvent::Exited { uid, container: id.name.clone(), id: id.to_string(), exit }
         }
         Event::SandboxGone { id } => {
-            let (uid, attempt) = split(&id);
+            let (uid, attempt) = split_sandbox_id(&id);
             RuntimeEvent::SandboxGone { uid, attempt }
         }
     }
@@ -49,8 +51,8 @@ async fn runtime_event(runtime: &Runtime, pods: &Path, event: Event) -> RuntimeE
 /// Whose Pod it is about.
 fn pod_of(event: &Event) -> String {
     match event {
-        Event::ContainerExited { id, .. } => split(&id.sandbox).0,
-        Event::SandboxGone { id } => split(id).0,
+        Event::ContainerExited { id, .. } => split_sandbox_id(&id.sandbox).0,
+        Event::SandboxGone { id } => split_sandbox_id(id).0,
     }
 }
 
@@ -98,14 +100,6 @@ async fn turns<F: Future<Output = RuntimeEvent>>(
     }
 }
 
-/// `<uid>_<attempt>` taken apart.
-pub fn split(sandbox: &str) -> (String, u32) {
-    match sandbox.rsplit_once('_') {
-        Some((uid, attempt)) => (uid.to_owned(), attempt.parse().unwrap_or(0)),
-        None => (sandbox.to_owned(), 0),
-    }
-}
-
 /// An exit with its termination message.
 pub async fn exit(runtime: &Runtime, pods: &Path, id: &ContainerId, exit: &RuntimeExit) -> Exit {
     let sandbox = runtime.sandbox(&id.sandbox).await;
@@ -120,7 +114,7 @@ pub async fn exit(runtime: &Runtime, pods: &Path, id: &ContainerId, exit: &Runti
 
 /// The same, where the container's labels are at hand.
 pub fn convert(pods: &Path, id: &ContainerId, exit: &RuntimeExit, fallback: bool, log: Option<PathBuf>) -> Exit {
-    let (uid, _) = split(&id.sandbox);
+    let (uid, _) = split_sandbox_id(&id.sandbox);
     let file = pods.join(uid).join("containers").join(&id.name).join(format!("{}.termination", id.attempt));
     // As upstream: what cannot be read is told in its place.
     let mut message = match shared::read(&file, MESSAGE) {
@@ -183,7 +177,7 @@ mod tests {
         events.send(gone("other", 0)).unwrap();
         let look = |event| async move {
             let Event::SandboxGone { id } = event else { panic!("only sandboxes go here") };
-            let (uid, attempt) = split(&id);
+            let (uid, attempt) = split_sandbox_id(&id);
             tokio::time::sleep(Duration::from_secs(u64::from(uid == "greedy"))).await;
             RuntimeEvent::SandboxGone { uid, attempt }
         };

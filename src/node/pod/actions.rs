@@ -1,6 +1,13 @@
 //! What the plan asks for: each action is marked as begun, and becomes effects.
 
-use super::{Effect, Failure, PodVolumes, SandboxState, Step, Stop, Turn, Work};
+use super::{
+    Turn,
+    effect::{Effect, Work},
+    intent::{Failure, Stop},
+    observed::SandboxState,
+    step::Step,
+    volumes::PodVolumes,
+};
 use crate::{
     plan::{self, Action},
     spec::PodExt,

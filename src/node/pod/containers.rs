@@ -1,7 +1,11 @@
 //! The course of each container: its image is pulled, it is started, probed, and ends or is stopped.
 
 use super::{
-    Busy, Effect, Exit, Failure, Image, ProbeChange, ProbedContainer, SandboxState, Turn, Unhealthy, Work, start,
+    Turn,
+    effect::{Effect, ProbeChange, ProbedContainer, Work},
+    intent::Failure,
+    observed::{Busy, Exit, Image, SandboxState, Unhealthy},
+    start,
 };
 use crate::{
     backoff,
@@ -9,7 +13,10 @@ use crate::{
     executor::{ActionError, ExecutorError, Pulled, Reason, Started},
     hooks::HookError,
     plan::{self, StopContainer},
-    probes::{self, Kind, Verdict},
+    probes::{
+        self,
+        verdict::{Kind, Verdict},
+    },
     spec::PodExt,
 };
 

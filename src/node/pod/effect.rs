@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use serde_json::Value;
 
-use super::{Attempt, Observed};
+use super::observed::{Attempt, Observed};
 use crate::{
     executor::{Running, StartOrder},
     startup::Took,

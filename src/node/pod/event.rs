@@ -6,12 +6,12 @@ use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
 use podwright_api::Status;
 
-use super::Exit;
+use super::observed::Exit;
 use crate::{
     executor::{ActionError, ExecutorError, Pulled, Resized, Started},
     hooks::HookError,
-    probes::{Kind, Verdict},
-    resize::Allotment,
+    probes::verdict::{Kind, Verdict},
+    resize::allocation::Allotment,
     storage::Eviction,
 };
 

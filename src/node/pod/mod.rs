@@ -24,19 +24,19 @@
 
 mod actions;
 mod containers;
-mod effect;
-mod event;
+pub(crate) mod effect;
+pub(crate) mod event;
 mod flapping;
-mod intent;
-mod observed;
-mod report;
+pub(crate) mod intent;
+pub(crate) mod observed;
+pub(crate) mod report;
 mod resize;
 mod results;
 pub mod start;
-mod state;
-mod step;
-mod volumes;
-mod wanted;
+pub(crate) mod state;
+pub(crate) mod step;
+pub(crate) mod volumes;
+pub(crate) mod wanted;
 mod wishes;
 
 use std::sync::Arc;
@@ -46,7 +46,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::spec::PodExt;
 
-pub use crate::resize::{Resize, ResizeProgress};
+pub use crate::resize::progress::{Resize, ResizeProgress};
 pub use effect::{Effect, ProbeChange, ProbedContainer, Record, Work};
 pub use event::{ActionResult, PodEvent};
 pub use intent::{Failure, Intent, Stop};

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ResourceRequirements;
 
-use super::{Failure, PodVolumes, Resize, Step};
+use super::{intent::Failure, resizing::Resize, step::Step, volumes::PodVolumes};
 use crate::backoff::{self, Backoff, LONGEST_STEP, pause};
 
 /// Everything that was observed of a Pod.

@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use podwright_api::Status;
 use serde_json::Value;
 
-use super::{Wanted, Work, flapping::Flapping};
+use super::{effect::Work, flapping::Flapping, wanted::Wanted};
 use crate::{
     backoff::{later, pause},
     conditions,

@@ -4,10 +4,15 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::ResourceRequirements;
 
-use super::{Effect, ResizeProgress, Step, Turn, Work};
+use super::{
+    Turn,
+    effect::{Effect, Work},
+    resizing::ResizeProgress,
+    step::Step,
+};
 use crate::{
     executor::{Resized, Running},
-    resize::{self, Allotment, is_behind},
+    resize::{self, allocation::Allotment, is_behind},
     spec::{ContainerRef, PodExt},
     volumes::kinds::shows_pod,
 };

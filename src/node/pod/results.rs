@@ -1,6 +1,12 @@
 //! The ends of what was begun for a Pod.
 
-use super::{ActionResult, PodVolumes, Refresh, SandboxState, Step, Turn};
+use super::{
+    Turn,
+    event::ActionResult,
+    observed::{Refresh, SandboxState},
+    step::Step,
+    volumes::PodVolumes,
+};
 use crate::executor::{ActionError, ExecutorError};
 
 impl Turn<'_> {

@@ -5,7 +5,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 
-use super::{Attempt, Busy, Exit, Failure, Image, Observed};
+use super::{
+    intent::Failure,
+    observed::{Attempt, Busy, Exit, Image, Observed},
+};
 use crate::{
     backoff::later,
     executor::{ActionError, Reason, StartOrder},

@@ -8,11 +8,18 @@ use std::{
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 
-use super::{Exit, Intent, Observed, PodVolumes, Report, SandboxState, Step, Wanted};
+use super::{
+    intent::Intent,
+    observed::{Exit, Observed, SandboxState},
+    report::Report,
+    step::Step,
+    volumes::PodVolumes,
+    wanted::Wanted,
+};
 use crate::{
     backoff::Backoff,
     plan,
-    resize::{Allotment, carried_over},
+    resize::{allocation::Allotment, carried_over},
     spec::PodExt,
     startup::Startup,
     status::Host,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::resize::Allocation;
+use crate::resize::allocation::Allocation;
 
 #[derive(Clone, Debug)]
 pub struct Wanted {

@@ -5,10 +5,15 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Pod;
 
-use super::{Busy, Effect, Intent, ProbeChange, Refresh, Stop, Turn, Work};
+use super::{
+    Turn,
+    effect::{Effect, ProbeChange, Work},
+    intent::{Intent, Stop},
+    observed::{Busy, Refresh},
+};
 use crate::{
     plan,
-    resize::Allotment,
+    resize::allocation::Allotment,
     spec::{self, PodExt},
     storage::Eviction,
     unsupported,

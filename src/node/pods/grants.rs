@@ -6,8 +6,11 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::Pods;
 use crate::{
-    pod::PodEvent,
-    resize::{self, Allocation, Allotment},
+    pod::event::PodEvent,
+    resize::{
+        self,
+        allocation::{Allocation, Allotment},
+    },
     spec::PodExt,
 };
 

@@ -1,14 +1,14 @@
 //! Probes: one task per container and kind asks (`http`, `grpc`) when it is its turn (`pace`, `share`), counts what it finds
 //! (`verdict`), and sends the verdict to the Pod's worker.
 
-mod address;
+pub mod address;
 pub mod attempt;
-mod error;
+pub mod error;
 pub mod grpc;
 pub mod http;
 mod pace;
 mod share;
-mod verdict;
+pub(crate) mod verdict;
 
 use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
 
@@ -25,7 +25,7 @@ use super::{
     events,
     executor::ExecutorError,
     panics,
-    pod::PodEvent,
+    pod::event::PodEvent,
     spec::PodExt,
 };
 

@@ -4,9 +4,9 @@
 //! A wish (`spec`) that fits beside what is allocated to the node's other Pods is allocated to the Pod as a whole; what is
 //! allocated is what the worker takes for the Pod's spec, and brings to the cgroups of containers that run already.
 
-mod allocation;
-mod progress;
-mod writes;
+pub(crate) mod allocation;
+pub(crate) mod progress;
+pub(crate) mod writes;
 
 use std::{cmp::Reverse, sync::Arc};
 
@@ -16,7 +16,7 @@ use serde_json::json;
 
 use super::{
     admission::{self, Allocatable},
-    pod::{Container as Seen, Observed},
+    pod::observed::{Container as Seen, Observed},
     qos,
     spec::{ContainerRef, PodExt},
 };

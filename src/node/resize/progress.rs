@@ -1,7 +1,7 @@
 //! How far a Pod's resize has come.
 
-use super::Pending;
-use crate::pod::Step;
+use super::allocation::Pending;
+use crate::pod::step::Step;
 
 /// How a Pod comes to what is allocated to it.
 #[derive(Clone, Debug, Default, PartialEq)]

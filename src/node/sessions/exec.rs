@@ -22,7 +22,7 @@ use super::{
     ahead::{Ahead, Input, Waiting, ahead},
     receive, running, send,
 };
-use crate::machine::Inside;
+use crate::machine::start::Inside;
 use podwright_api::{
     Cause, Status,
     rpc::{ExecOptions, PodRef},

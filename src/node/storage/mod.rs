@@ -33,7 +33,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::{Shared, counters::table::EVICTIONS, pod::Failure, spec::PodExt};
+use super::{Shared, counters::table::EVICTIONS, pod::intent::Failure, spec::PodExt};
 pub use limits::{ContainerUsage, Usage};
 use measure_queue::{Gait, MeasureQueue, Outcome};
 use pressure::Shortage;

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::limits::{Usage, bytes};
 use crate::{
-    pod::Failure,
+    pod::intent::Failure,
     qos,
     spec::{ContainerRef, PodExt, is_critical},
 };

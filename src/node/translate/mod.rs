@@ -89,6 +89,14 @@ pub fn sandbox_id(uid: &str, attempt: u32) -> String {
     format!("{uid}_{attempt}")
 }
 
+/// The Pod's uid and the attempt of a sandbox's id; of an id that is not of this form all, and 0.
+pub fn split_sandbox_id(id: &str) -> (String, u32) {
+    match id.rsplit_once('_') {
+        Some((uid, attempt)) => (uid.to_owned(), attempt.parse().unwrap_or(0)),
+        None => (id.to_owned(), 0),
+    }
+}
+
 /// The cgroup of a QoS class.
 pub fn class_cgroup(class: qos::Class) -> CgroupName {
     CgroupName::new(&class.as_str().to_lowercase())

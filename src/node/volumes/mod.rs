@@ -15,14 +15,14 @@
 pub mod atomic;
 pub mod claims;
 mod ended;
-mod error;
+pub(crate) mod error;
 mod healing;
 mod held;
 pub mod kinds;
 pub mod local;
 mod memory;
 mod mounting;
-mod owner;
+pub(crate) mod owner;
 pub mod ownership;
 pub mod payload;
 mod set_up;
@@ -30,7 +30,7 @@ mod shares;
 mod shown;
 mod subpath;
 mod tear_down;
-mod tokens;
+pub(crate) mod tokens;
 mod volume_claims;
 
 use std::{

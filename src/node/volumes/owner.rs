@@ -28,8 +28,8 @@ use super::{
 };
 use crate::{
     id_pool::{IDS_PER_POD, hull},
-    machine::split_sandbox,
     spec::PodExt,
+    translate::split_sandbox_id,
 };
 
 /// No owner takes so many bytes.
@@ -128,7 +128,7 @@ pub fn owners_of(pods: &Path) -> BTreeMap<String, Option<Note>> {
 
 /// Whose sandboxes are, as it is noted in the folder of all Pods' folders.
 pub fn owners_in(pods: PathBuf) -> Owners {
-    Owners::new(move |sandbox| noted(&pods.join(split_sandbox(sandbox).0)).map(Note::of_files))
+    Owners::new(move |sandbox| noted(&pods.join(split_sandbox_id(sandbox).0)).map(Note::of_files))
 }
 
 fn noted(folder: &Path) -> Option<Note> {

@@ -10,7 +10,10 @@ use crate::{
     Shared, events,
     executor::{ActionError, ExecutorError, PullProgress, Reason, StartOrder, Started},
     hooks,
-    pod::{ActionResult, PodEvent, Work},
+    pod::{
+        effect::Work,
+        event::{ActionResult, PodEvent},
+    },
     publish,
     spans::{StartTrace, trouble},
     spec::PodExt,

@@ -1,7 +1,7 @@
 //! CertificateApproval, CertificateSigning and CertificateSubjectRestriction: who may decide on certificates, and what nobody
 //! may ask for.
 
-use super::{Operation, Review};
+use super::{operation::Operation, review::Review};
 use crate::certificates;
 use crate::resolved_request::ResolvedRequest;
 use podwright_api::{Object, Status};

@@ -1,6 +1,6 @@
 //! PersistentVolumeClaimResize: a claim grows only where its class says that its volumes can.
 
-use super::{Operation, Review};
+use super::{operation::Operation, review::Review};
 use podwright_api::{Object, Quantity, Status};
 
 pub(super) fn concerns(review: &Review<'_>) -> bool {

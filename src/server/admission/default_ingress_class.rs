@@ -1,7 +1,7 @@
 //! DefaultIngressClass: an Ingress that names no class is of the default one; of several the newest.
 //! <https://kubernetes.io/docs/concepts/services-networking/ingress/#default-ingress-class>
 
-use super::{Operation, Review, default_storage_class};
+use super::{default_storage_class, operation::Operation, review::Review};
 use podwright_api::{Object, Status};
 
 const IS_DEFAULT: &str = "ingressclass.kubernetes.io/is-default-class";

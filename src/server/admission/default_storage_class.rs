@@ -1,7 +1,7 @@
 //! DefaultStorageClass: a claim that names no class is of the default one; of several the newest.
 //! <https://kubernetes.io/docs/concepts/storage/storage-classes/#default-storageclass>
 
-use super::{Operation, Review};
+use super::{operation::Operation, review::Review};
 use podwright_api::kinds::storage_class::IS_DEFAULT;
 use podwright_api::{Object, Status};
 

@@ -1,6 +1,6 @@
 //! DefaultTolerationSeconds: how long a Pod stays on a node that is not ready or not reachable, where it does not say.
 
-use super::{Operation, Review};
+use super::{operation::Operation, review::Review};
 use podwright_api::{Object, Status, pod};
 
 pub use podwright_api::pod::TolerationSeconds;

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
-use super::{Operation, Review};
+use super::{operation::Operation, review::Review};
 use podwright_api::pod_totals::{self, Amounts};
 use podwright_api::{Object, Quantity, Status};
 

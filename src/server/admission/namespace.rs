@@ -1,6 +1,6 @@
 //! NamespaceLifecycle: nothing new in a Namespace that is not there or going; the first ones cannot be deleted.
 
-use super::{Operation, Review};
+use super::{operation::Operation, review::Review};
 use podwright_api::kinds::{self, Storage};
 use podwright_api::{Cause, Object, Status};
 

@@ -8,8 +8,8 @@
 
 use serde_json::Value;
 
-use super::{Operation, Review};
-use crate::authorize::Attributes;
+use super::{operation::Operation, review::Review};
+use crate::authorize::attributes::Attributes;
 use podwright_api::{Object, Status};
 
 pub(super) fn concerns(review: &Review<'_>) -> bool {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Operation, Review};
+use super::{operation::Operation, review::Review};
 use crate::resolved_request::ResolvedRequest;
 use podwright_api::{Kind, Object, Verb};
 

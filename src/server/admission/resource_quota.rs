@@ -3,7 +3,7 @@
 
 use futures::future::BoxFuture;
 
-use super::{Charge, Operation, Review};
+use super::{Charge, operation::Operation, review::Review};
 use crate::large::Weighed;
 use podwright_api::quota::{self, Counter};
 use podwright_api::{Object, Status, pod_totals};

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::Operation;
+use super::operation::Operation;
 use crate::Server;
-use crate::cache::{Item, ResourceCache};
+use crate::cache::{ResourceCache, item::Item};
 use crate::large::{LARGE, Weighed, aside};
 use crate::resolved_request::ResolvedRequest;
 use podwright_api::{Kind, Object, Status, kinds};

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Operation, Review};
+use super::{operation::Operation, review::Review};
 use podwright_api::validation::same;
 use podwright_api::{Object, Status};
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::{Value, json};
 
-use super::{Operation, Review};
+use super::{operation::Operation, review::Review};
 use crate::Server;
 use podwright_api::{Object, Status, pod_references::MIRROR, root_ca, validation::names};
 

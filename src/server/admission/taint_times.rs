@@ -6,7 +6,7 @@
 
 use serde_json::Value;
 
-use super::{Operation, Review};
+use super::{operation::Operation, review::Review};
 use podwright_api::{Object, Status};
 
 pub(super) fn concerns(review: &Review<'_>) -> bool {

@@ -8,8 +8,8 @@
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::{Charge, Operation, Review, is_on, node_restriction};
-use crate::authorize::{MASTERS, node::node_of};
+use super::{Charge, is_on, node_restriction, operation::Operation, review::Review};
+use crate::authorize::{attributes::MASTERS, node::node_of};
 use crate::{allocate, store_error};
 use podwright_api::pod_references::MIRROR;
 use podwright_api::quantity::Quantity;

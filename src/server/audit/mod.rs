@@ -11,7 +11,7 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::authorize::Attributes;
+use super::authorize::attributes::Attributes;
 use podwright_api::kinds::registry::Kinds;
 use podwright_api::request::{Body, Origin};
 use podwright_api::{Env, Request, Response, Status, User, Verb};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::Rights;
+use super::grants::Rights;
 use super::rule::Rule;
 use crate::Server;
 use crate::retries::Backoff;

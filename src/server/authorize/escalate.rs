@@ -4,7 +4,11 @@ use super::grants::GROUP;
 use super::missing::missing;
 use super::rule::{Rule, quoted};
 use super::rule_index::TooMuch;
-use super::{Attributes, Decision, MASTERS, admin_access, params};
+use super::{
+    admin_access,
+    attributes::{Attributes, Decision, MASTERS},
+    params,
+};
 use crate::Server;
 use crate::resolved_request::ResolvedRequest;
 use podwright_api::{Object, Status};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::cache::{Item, ResourceCache};
+use crate::cache::{ResourceCache, item::Item};
 use podwright_store::Revision;
 
 /// What is new of a kind.

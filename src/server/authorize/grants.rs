@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::Attributes;
+use super::attributes::Attributes;
 use super::needs::Needs;
 use super::rule::Rule;
 use super::rule_index::{Asked, Patience, RuleIndex};

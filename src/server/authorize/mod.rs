@@ -15,12 +15,12 @@ use super::resolved_request::ResolvedRequest;
 
 mod admin_access;
 mod aggregate;
-mod attributes;
+pub(super) mod attributes;
 mod bound;
 mod defaults;
-mod escalate;
+pub(super) mod escalate;
 mod follow;
-mod grants;
+pub(super) mod grants;
 mod graph;
 mod missing;
 mod needs;
@@ -30,10 +30,8 @@ mod rbac;
 pub mod rule;
 mod rule_index;
 
-pub use attributes::{Attributes, Kept};
+pub use attributes::Attributes;
 pub(super) use attributes::{Decision, MASTERS};
-pub(super) use escalate::may_grant;
-pub(super) use grants::Rights;
 use grants::{GROUP, Role};
 use rbac::Granted;
 

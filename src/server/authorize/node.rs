@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use super::graph::Graph;
 use super::rule::Rule;
-use super::{Attributes, Decision, defaults};
+use super::{
+    attributes::{Attributes, Decision},
+    defaults,
+};
 use crate::cache::Cache;
 use podwright_api::persistent_volume::local;
 use podwright_api::selector::{FieldSelector, LabelSelector};

@@ -7,7 +7,7 @@
 
 use serde_json::Value;
 
-use super::{Attributes, Decision};
+use super::attributes::{Attributes, Decision};
 use crate::Server;
 use crate::resolved_request::ResolvedRequest;
 use podwright_api::{Cause, Object, Status};

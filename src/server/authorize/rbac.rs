@@ -5,11 +5,11 @@ use std::sync::{Arc, RwLock};
 
 use serde_json::Value;
 
+use super::attributes::{Attributes, Decision};
 use super::bound::Bound;
 use super::follow::{Follower, ObjectEvent};
 use super::grants::{Binding, GROUP, Rights, Role, Subject, kind, role_key};
 use super::rule::Rule;
-use super::{Attributes, Decision};
 use crate::cache::Cache;
 use podwright_api::{Kind, Status, User};
 

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::Attributes;
+use super::attributes::Attributes;
 
 /// What a role grants; upstream's `rbac/v1.PolicyRule`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -8,7 +8,7 @@ use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::Hash;
 
-use super::Attributes;
+use super::attributes::Attributes;
 use super::rule::{Rule, url_covers};
 
 /// The rules that have a word.

@@ -9,7 +9,7 @@ use podwright_api::{Kind, Object, Status, User};
 use podwright_store::Revision;
 
 use crate::Server;
-use crate::authorize::Rights;
+use crate::authorize::grants::Rights;
 use crate::encode::{Current, Head};
 use crate::external_ips::Ways;
 use crate::extract::{Extractor, Facts, Labels};

@@ -10,7 +10,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use super::authorize::{Attributes, Decision};
+use super::authorize::attributes::{Attributes, Decision};
 use super::resolved_request::{ResolvedRequest, bad_value};
 use super::retries::Retries;
 use super::timestamp::timestamp;

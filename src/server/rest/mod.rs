@@ -19,7 +19,7 @@ use podwright_api::{Status, User};
 use super::Server;
 use super::answers::Room;
 use super::audit::{Audit, Facts};
-use super::authorize::Attributes;
+use super::authorize::attributes::Attributes;
 use super::limits::{Guest, Seat};
 
 pub mod authenticate;

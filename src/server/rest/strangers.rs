@@ -7,7 +7,7 @@ use hyper::Method;
 
 use super::query::Query;
 use super::streams::verb_of;
-use crate::authorize::Attributes;
+use crate::authorize::attributes::Attributes;
 use podwright_api::selector::FieldSelector;
 use podwright_api::{Status, User};
 

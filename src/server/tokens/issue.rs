@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::ISSUER;
-use crate::admission::{self, Operation};
-use crate::cache::Item;
+use crate::admission::{self, operation::Operation};
+use crate::cache::item::Item;
 use crate::resolved_request::{ResolvedRequest, bad_value};
 use crate::timestamp::timestamp;
 use crate::{Server, get};

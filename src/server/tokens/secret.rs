@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::ISSUER;
 use super::verify::{Authenticated, OLD_ISSUER, has_ended, refuse};
 use crate::Server;
-use crate::cache::Item;
+use crate::cache::item::Item;
 use crate::resolved_request::ResolvedRequest;
 use podwright_api::{Object, Status, User, kinds};
 

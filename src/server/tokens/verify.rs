@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 
 use super::ISSUER;
 use crate::Server;
-use crate::cache::Item;
+use crate::cache::item::Item;
 use podwright_api::{Status, User, kinds};
 
 /// Who signs these, as upstream.

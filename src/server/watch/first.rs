@@ -7,8 +7,8 @@ use tokio::sync::mpsc::{self, Sender};
 use super::watchers::FREE;
 use crate::Watch;
 use crate::answers::Room;
-use crate::authorize::MASTERS;
-use crate::cache::Item;
+use crate::authorize::attributes::MASTERS;
+use crate::cache::item::Item;
 use podwright_api::request::EventKind;
 use podwright_api::{Status, User, WatchEvent};
 

@@ -6,7 +6,7 @@ use podwright_api::request::EventKind;
 use podwright_api::selector::{FieldSelector, LabelSelector};
 use podwright_api::{Kind, Status, WatchEvent};
 
-use crate::cache::{Event, Item};
+use crate::cache::item::{Event, Item};
 use crate::encode::Head;
 use crate::resolved_request::ResolvedRequest;
 

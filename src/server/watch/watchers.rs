@@ -14,7 +14,7 @@ use podwright_store::Revision;
 
 use super::selection::{Bucket, Selection};
 use crate::answers::Answers as Rooms;
-use crate::cache::Event;
+use crate::cache::item::Event;
 use crate::encode::Head;
 
 /// How many events a watcher may be behind before it is cut off.

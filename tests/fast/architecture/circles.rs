@@ -65,11 +65,16 @@ fn takes(modules: &[Module]) -> Takes {
         let used = |import: &&Import| !import.public || module.words.contains(&import.name);
         let paths = module.imports.iter().filter(used).map(|import| &import.path).chain(&module.paths);
         for path in paths {
-            if let Some(Found::Name(file, name)) = resolve(modules, at, path, 0)
-                && file != module.file
-                && !is_part(&file, &module.file)
-            {
-                takes.entry(module.file.clone()).or_default().entry(file).or_default().insert(name);
+            let Some(Found::Name(file, name)) = resolve(modules, at, path, 0) else { continue };
+            // A name that is taken through a face depends on the face too.
+            let face = match resolve(modules, at, &path[..path.len() - 1], 0) {
+                Some(Found::Module(face)) if modules[face].parent.is_some() => Some(modules[face].file.clone()),
+                _ => None,
+            };
+            for file in BTreeSet::from_iter([file].into_iter().chain(face)) {
+                if file != module.file && !is_part(&file, &module.file) {
+                    takes.entry(module.file.clone()).or_default().entry(file).or_default().insert(name.clone());
+                }
             }
         }
     }
@@ -437,6 +442,15 @@ mod tests {
             assert!(circles(&[lib, a, ("b.rs", b)]).is_empty(), "{b}");
         }
         assert_eq!(circles(&[lib, a, ("b.rs", "pub struct B; fn f() { crate::a::A; }")]).len(), 2);
+    }
+
+    #[test]
+    fn a_name_that_is_taken_through_a_face_depends_on_the_face() {
+        let lib = ("lib.rs", "mod a;\nmod c;");
+        let whole = ("a/mod.rs", "pub mod b;\npub use b::B;\nfn f(_: crate::c::C) {}");
+        let found = |c: &str| circles(&[lib, whole, ("a/b.rs", "pub struct B;"), ("c.rs", c)]);
+        assert_eq!(found("use crate::a::B;\npub struct C;"), ["a/mod.rs -> c.rs: C", "c.rs -> a/mod.rs: B"]);
+        assert!(found("use crate::a::b::B;\npub struct C;").is_empty());
     }
 
     #[test]

@@ -7,7 +7,7 @@
 
 use serde_json::Value;
 
-use super::{Operation, Review};
+use super::{operation::Operation, review::Review};
 use crate::authorize::node::{LEASES, kept_by, node_of};
 use podwright_api::persistent_volume::local;
 use podwright_api::validation::same;

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde_json::Value;
 
-use super::super::{Operation, Review};
+use super::super::{operation::Operation, review::Review};
 use crate::external_ips;
 use podwright_api::validation::{names, same};
 use podwright_api::{Object, Status};

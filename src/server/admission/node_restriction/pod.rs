@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde_json::Value;
 
-use super::super::{Operation, Review};
-use crate::authorize::MASTERS;
+use super::super::{operation::Operation, review::Review};
+use crate::authorize::attributes::MASTERS;
 use podwright_api::pod_references::{self, MIRROR};
 use podwright_api::validation::same;
 use podwright_api::{Object, Status};

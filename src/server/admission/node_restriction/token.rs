@@ -3,8 +3,8 @@
 
 use serde_json::Value;
 
-use super::super::{Operation, Review};
-use crate::authorize::Attributes;
+use super::super::{operation::Operation, review::Review};
+use crate::authorize::attributes::Attributes;
 use podwright_api::pod_references::own_claim;
 use podwright_api::{Object, Status};
 

@@ -5,7 +5,7 @@
 use futures::future::BoxFuture;
 use serde_json::Value;
 
-use super::{Operation, Review};
+use super::{operation::Operation, review::Review};
 use crate::resolved_request::bad_value;
 use podwright_api::pod_warnings::TEMPLATES;
 use podwright_api::{Cause, Object, Status};

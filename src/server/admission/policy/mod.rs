@@ -5,7 +5,7 @@ use futures::future::BoxFuture;
 use serde_json::{Value as Json, json};
 
 use super::review::decoded;
-use super::{Review, matching};
+use super::{matching, review::Review};
 use crate::large::steps_of;
 use podwright_api::cel::{self, Budget, CompileError, SharedBudget, Value};
 use podwright_api::kinds::Storage;

@@ -2,7 +2,7 @@
 //! takes more is begun anew in the turns of large requests, and lets others go first between two expressions. (No estimate says which
 //! it is: what expressions see has no schema, so that each that goes through a list may take as long as one may at all.)
 
-use crate::admission::Review;
+use crate::admission::review::Review;
 use crate::large::{AT_ONCE, LARGE, give_way};
 use podwright_api::Status;
 use podwright_api::cel::{Budget, SharedBudget};

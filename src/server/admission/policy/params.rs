@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::admission::Review;
-use crate::cache::Item;
+use crate::admission::review::Review;
+use crate::cache::item::Item;
 use podwright_api::selector::LabelSelector;
 use podwright_api::{Kind, Object, Status};
 

@@ -4,8 +4,11 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use crate::admission::{Operation, Review, request};
-use crate::authorize::{Attributes, Authorizer, Decision};
+use crate::admission::{operation::Operation, request, review::Review};
+use crate::authorize::{
+    Authorizer,
+    attributes::{Attributes, Decision},
+};
 use crate::versions;
 use podwright_api::cel::{Error, Host, SharedBudget, Value, Variables};
 use podwright_api::policy::Policy;

@@ -5,7 +5,8 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use super::{Operation, Review, request};
-use crate::{update, versions};
+use crate::versions;
+use crate::write_scope::{part_of, prepare};
 use podwright_api::{Cause, FieldValidation, Kind, Object, Status, patch, status};
 
 /// One question.
@@ -140,7 +141,7 @@ impl Exchange {
         // Who manages what is the server's to note.
         new.set_meta("managedFields", object.0["metadata"].get("managedFields").cloned());
         if let Some(old) = review.old {
-            update::prepare(review.call, update::part_of(review.call)?, &mut new, old);
+            prepare(review.call, part_of(review.call)?, &mut new, old);
         }
         Ok(new)
     }

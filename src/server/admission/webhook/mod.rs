@@ -8,7 +8,7 @@ use futures::future::{BoxFuture, join_all};
 use serde_json::Value;
 
 use super::policy::{self, Conditions};
-use super::{Operation, Review, matching, request};
+use super::{matching, operation::Operation, request, review::Review};
 use crate::large::BodySize;
 use crate::metrics::{Decided, Half, METRICS};
 use crate::webhook::{self, Tree};

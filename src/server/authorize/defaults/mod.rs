@@ -12,7 +12,7 @@ use super::aggregate::gathered;
 use super::grants::{GROUP, selectors_of};
 use super::missing::missing;
 use super::rule::Rule;
-use crate::cache::Item;
+use crate::cache::item::Item;
 use crate::large::Weighed;
 use crate::{Server, store_error};
 use podwright_api::{Kind, Object, Status, kinds};

@@ -18,7 +18,7 @@ use super::until::until;
 use crate::Server;
 use crate::aggregator::connect::identity;
 use crate::aggregator::table::Registration;
-use crate::authorize::Attributes;
+use crate::authorize::attributes::Attributes;
 use crate::ends::{disowned, either, never};
 use crate::limits::Held;
 use crate::rest::authenticate::Peer;

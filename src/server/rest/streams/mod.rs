@@ -17,7 +17,7 @@ use super::paths::Target;
 use super::query::Query;
 use super::reply::{self, Reply};
 use super::{Ask, Face, Server};
-use crate::authorize::Attributes;
+use crate::authorize::attributes::Attributes;
 use crate::ends::{Ended, disowned, either, never};
 use crate::resolved_request::ResolvedRequest;
 use crate::sessions::OpenSession;

@@ -84,11 +84,12 @@ pub(crate) async fn socket<S: AsyncRead + AsyncWrite + Unpin>(upgraded: S, messa
     WebSocketStream::from_raw_socket(Followed::new(upgraded, messages), Role::Server, Some(config)).await
 }
 
-/// The bytes of a message; `None` for those that carry none, an error at the socket's end.
+/// The bytes of a message; `None` for those that carry none, an error at the socket's end. They are a copy: the message is a slice of
+/// the buffer that it was read into, and keeps that whole.
 pub fn payload(message: Option<Result<Message, Error>>) -> Result<Option<Bytes>, ()> {
     match message {
-        Some(Ok(Message::Binary(bytes))) => Ok(Some(bytes)),
-        Some(Ok(Message::Text(text))) => Ok(Some(text.into())),
+        Some(Ok(Message::Binary(bytes))) => Ok(Some(Bytes::copy_from_slice(&bytes))),
+        Some(Ok(Message::Text(text))) => Ok(Some(Bytes::copy_from_slice(text.as_bytes()))),
         Some(Ok(Message::Close(_))) | None => Err(()),
         Some(Ok(_)) => Ok(None),
         Some(Err(why)) => {
@@ -144,4 +145,20 @@ pub(crate) fn tunnel<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(socket:
         }
     });
     theirs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_keeps_nothing_of_the_buffer_that_it_was_read_into() {
+        let mut buffer = BytesMut::with_capacity(1 << 16);
+        buffer.put_slice(b"\0x and what came behind it");
+        let message = Message::Binary(buffer.split_to(2).freeze());
+        let kept = payload(Some(Ok(message))).unwrap().unwrap();
+        assert_eq!(Framing::default().split(kept.clone()), Some((0, Bytes::from_static(b"x"))));
+        buffer.clear();
+        assert!(buffer.try_reclaim(1 << 16), "the whole buffer is free again, while the message is there");
+    }
 }
