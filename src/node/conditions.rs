@@ -12,9 +12,8 @@ use super::{
     pod::{
         intent::Intent,
         observed::{Observed, SandboxState},
-        resizing::Resize,
     },
-    resize::{IN_PROGRESS, allocation::PENDING},
+    resize::{IN_PROGRESS, allocation::PENDING, progress::Resize},
     spec::{ContainerRef, PodExt, Role},
 };
 

@@ -459,12 +459,12 @@ fn header(kind: tar::EntryType, size: usize, mode: u32) -> tar::Header {
     header
 }
 
-fn append_dir(tar: &mut tar::Builder<std::fs::File>, path: &str, mode: u32) {
+fn append_dir(tar: &mut tar::Builder<impl Write>, path: &str, mode: u32) {
     let mut header = header(tar::EntryType::Directory, 0, mode);
     tar.append_data(&mut header, format!("{path}/"), std::io::empty()).unwrap();
 }
 
-fn append_file(tar: &mut tar::Builder<std::fs::File>, path: &str, content: &[u8], mode: u32) {
+fn append_file(tar: &mut tar::Builder<impl Write>, path: &str, content: &[u8], mode: u32) {
     let mut header = header(tar::EntryType::Regular, content.len(), mode);
     tar.append_data(&mut header, path, content).unwrap();
 }

@@ -17,9 +17,9 @@ use crate::{
     labels,
     pod::{
         observed::{Attempt, Container, Exit, Image, Observed, Sandbox, SandboxState},
-        resizing::{Resize, ResizeProgress},
         volumes::{PodVolumes, VolumeStates},
     },
+    resize::progress::{Resize, ResizeProgress},
     spec::PodExt,
     translate::{self, split_sandbox_id},
     volumes::error::VolumeError,

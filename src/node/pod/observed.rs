@@ -5,8 +5,11 @@ use std::{collections::BTreeMap, net::IpAddr};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ResourceRequirements;
 
-use super::{intent::Failure, resizing::Resize, step::Step, volumes::PodVolumes};
-use crate::backoff::{self, Backoff, LONGEST_STEP, pause};
+use super::{intent::Failure, step::Step, volumes::PodVolumes};
+use crate::{
+    backoff::{self, Backoff, LONGEST_STEP, pause},
+    resize::progress::Resize,
+};
 
 /// Everything that was observed of a Pod.
 #[derive(Clone, Debug, Default)]

@@ -7,12 +7,11 @@ use k8s_openapi::api::core::v1::ResourceRequirements;
 use super::{
     Turn,
     effect::{Effect, Work},
-    resizing::ResizeProgress,
     step::Step,
 };
 use crate::{
     executor::{Resized, Running},
-    resize::{self, allocation::Allotment, is_behind},
+    resize::{self, allocation::Allotment, is_behind, progress::ResizeProgress},
     spec::{ContainerRef, PodExt},
     volumes::kinds::shows_pod,
 };
