@@ -7,6 +7,7 @@ use std::{
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use super::{Client, Typed};
 use podwright_api::Watermark;
@@ -111,6 +112,8 @@ struct Shared<K> {
     scope: Scope,
     most: usize,
     keep_undecodable: bool,
+    /// When it was last logged that an object cannot be decoded.
+    told: Mutex<Option<Instant>>,
     state: RwLock<State<K>>,
     /// 1 when the first complete list has arrived.
     synced: Watermark,

@@ -12,17 +12,20 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::{
-    Context, MetadataInformers, Plan, Row, Writes,
+    Context, MetadataInformers, Plan, Row, World, Writes,
     coordinates::Coordinates,
     meta,
     metadata_informers::{Item, MetadataInformer},
+    queue::Queue,
     write::{Guard, Note, Write},
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use podwright_client::{Key, Partial};
+use podwright_client::{Delta, Key, Partial};
 
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
+/// Whose turn it is where others say what there is. No namespace has such a name.
+const OTHERS: &str = "/others";
 /// How many dependents are let go at a time, and how many owners they may have together: each is written with all but one of its own.
 const ORPHANED: usize = 500;
 const OWNERS: usize = 16_000;
@@ -35,45 +38,54 @@ pub const ROW: Row = Row {
         // Nothing could be judged of owners of a kind that was not known.
         watches.on_defined(|world, queue, defined| {
             let names_it = |owner: &OwnerReference| defined.is_of(&owner.api_version, &owner.kind);
-            for object in world.metadata.informers().iter().flat_map(|informer| informer.objects.list()) {
-                if owners(&object).iter().any(names_it) {
-                    queue.add(key(&object));
-                }
+            for informer in world.metadata.informers().iter() {
+                let named = informer.objects.list().into_iter().filter(|object| owners(object).iter().any(names_it));
+                named.for_each(|object| queue.add(key(&object, informer.is_elsewhere())));
             }
         });
-        let every = |_: &MetadataInformer| true;
-        watches.on_metadata(every, |world, queue, change| {
-            let (old, new) = (change.old.as_deref(), change.new.as_deref());
-            let Some(object) = new.or(old) else { return };
-            if old.zip(new).is_some_and(|(old, new)| same(old, new)) {
-                return;
-            }
-            // Most objects have neither owners nor finalizers: nothing to collect.
-            if new.is_some_and(|new| !owners(new).is_empty() || waits(new) || orphans(new)) {
-                queue.add(key(object));
-            }
-            if new.is_none_or(waits) {
-                for dependent in world.metadata.dependents(object.metadata.uid.as_deref().unwrap_or_default()) {
-                    queue.add(key(&dependent.object));
-                }
-            }
-            // An owner may be waiting for this one to go, or to disown it. One that begins to wait later is woken by that: a
-            // ReplicaSet of thousands is not to be looked through for each Pod that leaves it.
-            for owner in old.map(owners).unwrap_or_default() {
-                let owner = world.metadata.by_uid(&owner.uid);
-                if let Some(owner) = owner.filter(|owner| waits(&owner.object) || orphans(&owner.object)) {
-                    queue.add(key(&owner.object));
-                }
-            }
-        });
+        watches
+            .on_metadata(|informer| !informer.is_elsewhere(), |world, queue, change| wake(world, queue, change, false));
+        watches.on_metadata(MetadataInformer::is_elsewhere, |world, queue, change| wake(world, queue, change, true));
     },
     reconcile,
 };
 
-/// An object's key: its uid tells which it is, its namespace whose turn it is.
-fn key(object: &Partial) -> Key {
+/// Wants what a change of an object concerns to be looked at.
+fn wake(world: &World, queue: &Queue, change: &Delta<Partial>, is_elsewhere: bool) {
+    let (old, new) = (change.old.as_deref(), change.new.as_deref());
+    let Some(object) = new.or(old) else { return };
+    if old.zip(new).is_some_and(|(old, new)| same(old, new)) {
+        return;
+    }
+    // Most objects have neither owners nor finalizers: nothing to collect.
+    if new.is_some_and(|new| !owners(new).is_empty() || waits(new) || orphans(new)) {
+        queue.add(key(object, is_elsewhere));
+    }
+    if new.is_none_or(waits) {
+        for dependent in world.metadata.dependents(object.metadata.uid.as_deref().unwrap_or_default()) {
+            queue.add(key_of(&world.metadata, &dependent));
+        }
+    }
+    // An owner may be waiting for this one to go, or to disown it. One that begins to wait later is woken by that: a
+    // ReplicaSet of thousands is not to be looked through for each Pod that leaves it.
+    for owner in old.map(owners).unwrap_or_default() {
+        let owner = world.metadata.by_uid(&owner.uid);
+        if let Some(owner) = owner.filter(|owner| waits(&owner.object) || orphans(&owner.object)) {
+            queue.add(key_of(&world.metadata, &owner));
+        }
+    }
+}
+
+/// An object's key: its uid tells which it is, its namespace whose turn it is. In which namespaces others have objects is their word
+/// alone, and there may be none such: these have one turn together.
+fn key(object: &Partial, is_elsewhere: bool) -> Key {
     let ObjectMeta { namespace, uid, .. } = &object.metadata;
-    Key::new(namespace.as_deref().unwrap_or_default(), uid.as_deref().unwrap_or_default())
+    let namespace = if is_elsewhere { OTHERS } else { namespace.as_deref().unwrap_or_default() };
+    Key::new(namespace, uid.as_deref().unwrap_or_default())
+}
+
+fn key_of(metadata: &MetadataInformers, item: &Item) -> Key {
+    key(&item.object, metadata.is_elsewhere(&item.resource))
 }
 
 fn same(old: &Partial, new: &Partial) -> bool {
@@ -324,4 +336,27 @@ fn edit(item: &Item, field: &str, value: serde_json::Value) -> Write {
     let meta = &item.object.metadata;
     let patch = json!({ "metadata": { "uid": meta.uid, "resourceVersion": meta.resource_version, field: value } });
     Write::patch(item.resource.clone(), &Key::of(&*item.object), patch)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::account;
+
+    #[test]
+    fn what_others_say_to_be_in_many_namespaces_has_one_turn() {
+        let key = |namespace: Option<&str>, uid: &str, is_elsewhere: bool| {
+            let meta = ObjectMeta {
+                namespace: namespace.map(str::to_owned),
+                uid: Some(uid.to_owned()),
+                ..ObjectMeta::default()
+            };
+            key(&Partial { metadata: meta }, is_elsewhere)
+        };
+        let of_others = [key(Some("a"), "1", true), key(Some("b"), "2", true), key(None, "3", true)];
+        assert!(of_others.iter().all(|key| account(key) == OTHERS), "{of_others:?}");
+        let own = [key(Some("a"), "1", false), key(Some("b"), "2", false), key(None, "3", false)];
+        assert_eq!(own.each_ref().map(account), ["a", "b", "3"]);
+        assert_eq!(of_others.map(|key| key.name), own.map(|key| key.name), "each is looked at for itself");
+    }
 }

@@ -49,26 +49,8 @@ pub(super) struct BodySize {
 }
 
 impl BodySize {
-    /// Of JSON: nothing within its strings is a value.
     pub fn of_json(bytes: &[u8]) -> BodySize {
-        let (mut values, mut rest) = (0, bytes.iter());
-        while let Some(byte) = rest.next() {
-            match byte {
-                b',' | b'[' => values += 1,
-                b'{' => values += 2,
-                b'"' => {
-                    while let Some(byte) = rest.next() {
-                        match byte {
-                            b'\\' => drop(rest.next()),
-                            b'"' => break,
-                            _ => {}
-                        }
-                    }
-                }
-                _ => {}
-            }
-        }
-        BodySize::of(bytes, values)
+        BodySize::of(bytes, values_of(bytes))
     }
 
     /// Of YAML, whose strings are not known before it is read.
@@ -95,6 +77,28 @@ impl BodySize {
     pub fn and(self, more: usize) -> BodySize {
         BodySize { bytes: self.bytes.saturating_add(more), ..self }
     }
+}
+
+/// How many values JSON becomes, an object for two: nothing within its strings is one.
+pub(super) fn values_of(json: &[u8]) -> usize {
+    let (mut values, mut rest) = (0, json.iter());
+    while let Some(byte) = rest.next() {
+        match byte {
+            b',' | b'[' => values += 1,
+            b'{' => values += 2,
+            b'"' => {
+                while let Some(byte) = rest.next() {
+                    match byte {
+                        b'\\' => drop(rest.next()),
+                        b'"' => break,
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    values
 }
 
 /// That what is decoded is on somebody's account: of a user's request, or the server's own work.

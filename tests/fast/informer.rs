@@ -144,7 +144,7 @@ async fn what_comes_beyond_its_room_is_not_kept() {
         object["metadata"].as_object_mut().unwrap().extend(meta.as_object().unwrap().clone());
         Bytes::from(object.to_string())
     };
-    let unreadable = |name: &str| object(name, json!({"finalizers": 7}));
+    let unreadable = |name: &str| object(name, json!({"finalizers": "x".repeat(2_000)}));
     let long = object("long", json!({"finalizers": ["x".repeat(5_000)]}));
     for (events, kept) in [
         (vec![unreadable("u0"), unreadable("u1"), unreadable("u2")], vec!["a +", "u0 ?", "u1 ?"]),
@@ -179,6 +179,7 @@ async fn what_comes_beyond_its_room_is_not_kept() {
             let change = tokio::time::timeout(Duration::from_secs(5), changes.recv()).await;
             let change = change.unwrap_or_else(|_| panic!("no more came after {seen:?}")).expect("the informer lives");
             assert!(change.undecodable.as_ref().is_none_or(|it| it.object.is_empty()), "its bytes are nobody's");
+            assert!(change.undecodable.as_ref().is_none_or(|it| it.why.len() <= 512), "nor what it quotes");
             match (&change.new, &change.undecodable) {
                 (None, None) => break,
                 (Some(_), None) => seen.push(format!("{} +", change.key.name)),

@@ -94,6 +94,7 @@ impl<K: Typed> InformerBuilder<K> {
             scope: self.scope.clone(),
             most: self.most,
             keep_undecodable: self.keep_undecodable,
+            told: Mutex::default(),
             state: RwLock::new(state),
             synced: Watermark::default(),
             task: Mutex::new(None),

@@ -1,14 +1,21 @@
 //! An informer's copy, as a reflector keeps it fresh: what comes is read, and taken in if there is room for it.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
+use tokio::time::Instant;
 
 use super::{Key, Shared, State, Undecodable, room};
 use crate::reflector::{LocalCopy, Name, Named};
 use crate::{Typed, blame};
 use podwright_api::{Status, request::EventKind};
+
+/// As much is kept and told of why an object cannot be decoded.
+const LONGEST_WHY: usize = 512;
+/// How often it is told of what others serve.
+const TELL: Duration = Duration::from_secs(10);
 
 /// An object as the server has it.
 pub(super) enum Seen<K> {
@@ -59,12 +66,7 @@ impl<K: Typed> LocalCopy for Shared<K> {
         if objects.len() > self.most {
             return Err(self.full());
         }
-        let objects = objects.iter().map(|object| self.decode(object.get().as_bytes()));
-        let objects: Vec<Seen<K>> = objects.collect::<Result<_, _>>()?;
-        let sizes =
-            || -> HashMap<Key, usize> { objects.iter().map(|seen| (seen.key().clone(), seen.size())).collect() };
-        // Where there is a bound, and outside of the lock that others wait for.
-        let sizes = if self.most == usize::MAX { HashMap::new() } else { sizes() };
+        let (objects, sizes) = self.decode_all(objects)?;
         let fits = self.change(|state| state.held.as_mut().is_none_or(|held| held.replace(sizes)));
         if fits == Some(false) {
             return Err(self.full());
@@ -105,6 +107,31 @@ impl<K: Typed> LocalCopy for Shared<K> {
 }
 
 impl<K: Typed> Shared<K> {
+    /// All objects, and how much each takes where there is a bound: what has no room is not decoded to its end.
+    fn decode_all(&self, objects: &[Box<RawValue>]) -> Result<(Vec<Seen<K>>, HashMap<Key, usize>), Status> {
+        /// How much more is decoded before it is asked again whether there is room.
+        const STEP: usize = 1 << 20;
+        let (mut all, mut sizes) = (Vec::with_capacity(objects.len()), HashMap::new());
+        let (mut taken, mut asked) = (0, 0);
+        for object in objects {
+            let seen = self.decode(object.get().as_bytes())?;
+            if self.most != usize::MAX {
+                let size = seen.size();
+                sizes.insert(seen.key().clone(), size);
+                taken += size;
+            }
+            if taken - asked > STEP {
+                asked = taken;
+                let fits = |state: &mut State<K>| state.held.as_ref().is_none_or(|held| held.room.fits(taken));
+                if self.change(fits) == Some(false) {
+                    return Err(self.full());
+                }
+            }
+            all.push(seen);
+        }
+        Ok((all, sizes))
+    }
+
     /// There is more than is kept: it is listed anew, later.
     fn full(&self) -> Status {
         self.change(|state| state.is_full = true);
@@ -129,11 +156,28 @@ impl<K: Typed> Shared<K> {
         }
     }
 
+    /// Whether it is logged what cannot be decoded: of what others serve now and then.
+    fn may_tell(&self) -> bool {
+        if self.most == usize::MAX {
+            return true;
+        }
+        let mut told = self.told.lock().unwrap_or_else(|p| p.into_inner());
+        let is_due = told.is_none_or(|told| told.elapsed() >= TELL);
+        if is_due {
+            *told = Some(Instant::now());
+        }
+        is_due
+    }
+
     fn undecodable(&self, bytes: &[u8], why: &serde_json::Error) -> Result<Undecodable, Status> {
-        let why = format!("{}: {why}", blame::field(bytes, why));
+        // What was not expected is quoted, and may be all of it.
+        let mut why = format!("{}: {why}", blame::field(bytes, why));
+        why.truncate(why.floor_char_boundary(LONGEST_WHY));
         let Name { namespace, name, uid, resource_version } = Named::read(bytes)?;
         let key = Key::new(namespace, name);
-        tracing::error!(resource = self.resource, %key, "failed to decode an object: {why}");
+        if self.may_tell() {
+            tracing::error!(resource = self.resource, %key, "failed to decode an object: {why}");
+        }
         let object = if self.keep_undecodable { Bytes::copy_from_slice(bytes) } else { Bytes::new() };
         Ok(Undecodable { key, uid, resource_version, object, why })
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
 /// Room that several informers share. Each owner has at most half of what the others leave, and at least an eighth of all.
 pub struct Rooms {
@@ -39,19 +39,26 @@ impl Room {
     /// Takes so many bytes instead of what it has, if there is room for them. Less is always to be had.
     pub fn resize(&mut self, wanted: usize) -> bool {
         let mut taken = self.rooms.taken();
-        let all: usize = taken.values().sum();
-        let own = taken.entry(self.owner.clone()).or_default();
-        let (others, new) = (all - *own, *own - self.taken + wanted);
-        // A floor that others cannot take away: what an owner has may change though they have grown.
-        let most = (self.rooms.most.saturating_sub(others) / 2).max(self.rooms.most / 8);
-        if wanted > self.taken && new > most {
-            taken.retain(|_, bytes| *bytes > 0);
-            return false;
-        }
-        *own = new;
+        let Some(new) = self.fitting(&taken, wanted) else { return false };
+        taken.insert(self.owner.clone(), new);
         self.taken = wanted;
         taken.retain(|_, bytes| *bytes > 0);
         true
+    }
+
+    /// Whether there is room for so many bytes instead of what it has.
+    pub fn fits(&self, wanted: usize) -> bool {
+        self.fitting(&self.rooms.taken(), wanted).is_some()
+    }
+
+    /// How much its owner has with so many bytes instead of what it has, if there is room for them.
+    fn fitting(&self, taken: &HashMap<String, usize>, wanted: usize) -> Option<usize> {
+        let all: usize = taken.values().sum();
+        let own = taken.get(&self.owner).copied().unwrap_or(0);
+        let (others, new) = (all - own, own - self.taken + wanted);
+        // A floor that others cannot take away: what an owner has may change though they have grown.
+        let most = (self.rooms.most.saturating_sub(others) / 2).max(self.rooms.most / 8);
+        (wanted <= self.taken || new <= most).then_some(new)
     }
 }
 
@@ -61,12 +68,23 @@ impl Drop for Room {
     }
 }
 
-/// About how many bytes an object takes of which the metadata is kept.
+/// About how many bytes an object takes of which the metadata is kept: by what it becomes, for `[{},{}]` has few.
 pub(super) fn size(meta: &ObjectMeta) -> usize {
     /// Fields that are empty, and the place in maps and indexes.
     const ALWAYS: usize = 1024;
-    // In JSON, which has about as many bytes as there are in strings; these are more than their bytes.
-    ALWAYS + 2 * serde_json::to_vec(meta).map_or(0, |json| json.len())
+    /// What a text takes beside its bytes, and an owner beside its texts, in the object and in the index of owners.
+    const TEXT: usize = 48;
+    const OWNER: usize = 384;
+    let text = |text: &str| TEXT + 2 * text.len();
+    let optional = |of: &Option<String>| of.as_deref().map_or(0, text);
+    let names = [&meta.name, &meta.namespace, &meta.uid, &meta.resource_version];
+    let finalizers = meta.finalizers.iter().flatten().map(|finalizer| text(finalizer)).sum::<usize>();
+    let owner = |owner: &OwnerReference| {
+        let texts = [&owner.api_version, &owner.kind, &owner.name, &owner.uid];
+        OWNER + texts.map(|it| text(it)).iter().sum::<usize>()
+    };
+    let owners = meta.owner_references.iter().flatten().map(owner).sum::<usize>();
+    ALWAYS + names.map(optional).iter().sum::<usize>() + finalizers + owners
 }
 
 #[cfg(test)]
@@ -90,5 +108,15 @@ mod tests {
         assert!(last.resize(12) && !last.resize(13), "an eighth, whatever the others have");
         drop((one, other, late, last));
         assert!(rooms.taken().is_empty());
+    }
+
+    #[test]
+    fn an_object_counts_by_what_it_becomes() {
+        let with = |json: serde_json::Value| size(&serde_json::from_value::<ObjectMeta>(json).unwrap());
+        let empty = with(serde_json::json!({}));
+        let owners = serde_json::json!({ "ownerReferences": vec![serde_json::json!({}); 1000] });
+        assert!(with(owners) - empty >= 1000 * size_of::<OwnerReference>());
+        let finalizers = serde_json::json!({ "finalizers": vec![""; 1000] });
+        assert!(with(finalizers) - empty >= 1000 * size_of::<String>());
     }
 }

@@ -32,6 +32,10 @@ pub(super) const TIMEOUT: Duration = Duration::from_secs(60);
 /// The longest answer, and the longest event of a watch.
 const LONGEST: usize = 32 << 20;
 pub(super) const LONGEST_EVENT: usize = 4 << 20;
+/// How many values an object has at most, an object within it counting for two: of those that our own components read, which count on
+/// nobody's account, and of those that are passed on to users.
+const OF_OURS: usize = 100_000;
+const OF_USERS: usize = 300_000;
 /// How many events wait to be taken.
 const EVENTS: usize = 16;
 /// How often apply changes its mind between creating and patching.
@@ -138,7 +142,7 @@ impl Server {
         let (code, warnings, body, _turn) = asking.unwrap_or_else(|_| Err(late()))?;
         // Reading many megabytes takes its time.
         let size = body.len();
-        let body = self.large.run(&user, size, async { wire::response(verb, code, body) }).await?;
+        let body = self.large.run(&user, size, async { wire::response(verb, code, body, most_values(&user)) }).await?;
         Ok(Response { body, warnings })
     }
 
@@ -254,10 +258,11 @@ impl Server {
         let (sender, receiver) = mpsc::channel(EVENTS);
         let withdrawn = self.withdrawn(vec![read.attributes(&request.user).keep()]);
         let lost = open.lasting();
+        let most = most_values(&request.user);
         tokio::spawn(async move {
             let _open = open;
             tokio::select! {
-                () = told(answer, &sender) => {}
+                () = told(answer, &sender, most) => {}
                 () = sender.closed() => {}
                 () = withdrawn => {}
                 () = lost.cancelled() => {}
@@ -265,6 +270,11 @@ impl Server {
         });
         Ok(receiver)
     }
+}
+
+/// How many values an object has at most that is answered to a user.
+fn most_values(user: &User) -> usize {
+    if user.is_in("system:masters") { OF_OURS } else { OF_USERS }
 }
 
 pub(super) fn unreached(why: anyhow::Error) -> Status {
@@ -276,7 +286,7 @@ pub(super) fn late() -> Status {
 }
 
 /// Sends on what comes, event by event, until it ends or makes no sense any more.
-async fn told(mut answer: Answer, to: &mpsc::Sender<WatchEvent>) {
+async fn told(mut answer: Answer, to: &mpsc::Sender<WatchEvent>, most: usize) {
     let mut waiting = BytesMut::new();
     // So much of it has no end of a line.
     let mut seen = 0;
@@ -287,7 +297,7 @@ async fn told(mut answer: Answer, to: &mpsc::Sender<WatchEvent>) {
             if line.trim_ascii().is_empty() {
                 continue;
             }
-            let Some(event) = event(&line) else {
+            let Some(event) = event(&line, most) else {
                 return tracing::warn!("ending a watch of an extension API server: failed to read an event");
             };
             if to.send(event).await.is_err() {
@@ -307,7 +317,8 @@ async fn told(mut answer: Answer, to: &mpsc::Sender<WatchEvent>) {
     }
 }
 
-fn event(line: &[u8]) -> Option<WatchEvent> {
+fn event(line: &[u8], most: usize) -> Option<WatchEvent> {
+    wire::bounded(line, most).ok()?;
     let Event { kind, object } = serde_json::from_slice(line).ok()?;
     Some(WatchEvent { kind, object: wire::bytes(object) })
 }

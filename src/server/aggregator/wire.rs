@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
+use crate::large::values_of;
 use podwright_api::request::{Body, EventKind, List};
 use podwright_api::{Object, Response, Status, Verb};
 
@@ -83,17 +84,23 @@ pub fn bytes(raw: Box<RawValue>) -> Bytes {
 }
 
 /// What an answer is to a request of this verb.
-pub fn response(verb: Verb, code: StatusCode, body: Bytes) -> Result<Body, Status> {
+pub fn response(verb: Verb, code: StatusCode, body: Bytes, most: usize) -> Result<Body, Status> {
     if !code.is_success() {
         return Err(failure(code, &body));
     }
-    let broken = |why: serde_json::Error| Status::internal(format!("the answer of an extension API server: {why}"));
+    // What was not expected is quoted, and may be all of it.
+    let broken = |why: serde_json::Error| {
+        let mut why = format!("the answer of an extension API server: {why}");
+        why.truncate(why.floor_char_boundary(SHOWN));
+        Status::internal(why)
+    };
     // A list of fields in their order would do for an object, too.
     if !body.trim_ascii_start().starts_with(b"{") {
         return Err(broken(serde_json::Error::custom("it is no object")));
     }
     if verb == Verb::List {
         let list: WireList = serde_json::from_slice(&body).map_err(broken)?;
+        list.items.iter().try_for_each(|item| bounded(item.get().as_bytes(), most))?;
         return Ok(Body::List(List {
             kind: list.kind,
             api_version: list.api_version,
@@ -103,16 +110,32 @@ pub fn response(verb: Verb, code: StatusCode, body: Bytes) -> Result<Body, Statu
             items: list.items.into_iter().map(bytes).collect(),
         }));
     }
+    bounded(&body, most)?;
     match serde_json::from_slice::<Shape>(&body).map_err(broken)?.kind.as_str() {
         "Status" => Ok(Body::Status(serde_json::from_slice(&body).map_err(broken)?)),
         _ => Ok(Body::Object { bytes: body, created: code == StatusCode::CREATED }),
     }
 }
 
+/// What is read as a whole, by whomever, becomes so many values at most: these take hundreds of bytes each, and JSON has one in three.
+///
+/// # Errors
+/// It becomes more.
+pub fn bounded(json: &[u8], most: usize) -> Result<(), Status> {
+    match json.len() > most && values_of(json) > most {
+        true => Err(Status::internal(format!("an object of an extension API server has more than {most} values"))),
+        false => Ok(()),
+    }
+}
+
 /// Why something is refused: the Status that says so, or what else there is.
 pub fn failure(code: StatusCode, body: &[u8]) -> Status {
-    match serde_json::from_slice::<Status>(body) {
-        Ok(status) if status.kind == "Status" && status.status == "Failure" => Status { code: code.as_u16(), ..status },
+    /// More has no Status that was meant.
+    const MOST: usize = 10_000;
+    match bounded(body, MOST).map(|()| serde_json::from_slice::<Status>(body)) {
+        Ok(Ok(status)) if status.kind == "Status" && status.status == "Failure" => {
+            Status { code: code.as_u16(), ..status }
+        }
         _ => {
             let shown = String::from_utf8_lossy(&body[..body.len().min(SHOWN)]);
             let reason = match code {
@@ -153,7 +176,7 @@ mod tests {
     use super::*;
 
     fn read(verb: Verb, code: u16, body: &str) -> Result<Body, Status> {
-        response(verb, StatusCode::from_u16(code).unwrap(), Bytes::from(body.to_owned()))
+        response(verb, StatusCode::from_u16(code).unwrap(), Bytes::from(body.to_owned()), 1_000)
     }
 
     #[test]
@@ -192,6 +215,29 @@ mod tests {
         assert_eq!(status.message, "404 page not found");
         assert_eq!(read(Verb::Get, 500, &"x".repeat(1 << 20)).unwrap_err().message.len(), SHOWN);
         assert_eq!(read(Verb::Get, 418, r#"{"kind":"Status","status":"Success"}"#).unwrap_err().reason, "Unknown");
+    }
+
+    #[test]
+    fn what_becomes_many_values_is_not_read() {
+        let many = |item: &str, count: usize| vec![item; count].join(",");
+        for (count, is_fine) in [(900, true), (1_010, false)] {
+            let of = |item: &str| format!(r#"{{"kind":"Thing","a":[{}]}}"#, many(item, count - 5));
+            assert_eq!(read(Verb::Get, 200, &of("0")).is_ok(), is_fine, "{count}");
+            let list = format!(r#"{{"items":[{0},{0}]}}"#, of("0"));
+            assert_eq!(read(Verb::List, 200, &list).is_ok(), is_fine, "{count} in each of them");
+        }
+        assert!(
+            read(Verb::Get, 200, &format!(r#"{{"a":[{}]}}"#, many("{}", 400))).is_err(),
+            "an object counts for two"
+        );
+        let quoted = read(Verb::List, 200, &format!(r#"{{"metadata":"{}"}}"#, "é".repeat(5_000))).unwrap_err();
+        assert!(quoted.message.len() <= SHOWN + 100, "{quoted:?}");
+        let text = format!(r#"{{"a":"{}"}}"#, ",".repeat(5_000));
+        assert!(read(Verb::Get, 200, &text).is_ok(), "a text is one");
+        let causes =
+            format!(r#"{{"kind":"Status","status":"Failure","details":{{"causes":[{}]}}}}"#, many("{}", 10_000));
+        let told = read(Verb::Get, 409, &causes).unwrap_err();
+        assert!(told.details.is_none_or(|details| details.causes.is_empty()) && told.message.len() <= SHOWN);
     }
 
     #[test]

@@ -27,6 +27,8 @@ const WEBSOCKET: &[&str] =
 const SPDY: &[&str] = &["v4.channel.k8s.io"];
 /// So long a client may take to open its streams; the session waits as long.
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// The size of a terminal is told by no more: two numbers. A node gives the rest up when it reads it, and holds it until then.
+const LONGEST_SIZE: usize = 256;
 /// Frames that may wait for a slow node.
 const BACKLOG: usize = 4;
 
@@ -146,7 +148,7 @@ pub(crate) async fn by_websocket<S>(
             let Some((channel, payload)) = message.and_then(|bytes| dialect.framing.split(bytes)) else { continue };
             let wanted = match channel {
                 STDIN => ends.stdin && !payload.is_empty(),
-                RESIZE => ends.tty,
+                RESIZE => ends.tty && payload.len() <= LONGEST_SIZE,
                 CLOSE => payload.first() == Some(&STDIN),
                 _ => false,
             };
