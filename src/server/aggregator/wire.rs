@@ -1,4 +1,4 @@
-//! What extension API servers answer, as the pipeline's answers: objects, lists, statuses, events.
+//! Converts responses of extension API servers to the pipeline's: objects, lists, statuses, events.
 
 use std::fmt;
 
@@ -11,15 +11,15 @@ use serde_json::value::RawValue;
 use podwright_api::request::{Body, EventKind, List};
 use podwright_api::{Object, Response, Status, Verb};
 
-/// How many objects a list has at most.
+/// The most objects in a list.
 const MOST_ITEMS: usize = 100_000;
-/// As much is told of an answer that is no Status.
+/// How much of a response that is no Status is quoted.
 const SHOWN: usize = 1024;
-/// How many warnings are taken over, and how long each may be.
+/// The most warnings that are copied, and their length.
 const MOST_WARNINGS: usize = 16;
 const LONGEST_WARNING: usize = 1024;
 
-/// An event of a watch.
+/// A watch event.
 #[derive(Deserialize)]
 pub struct Event {
     #[serde(rename = "type")]
@@ -27,7 +27,7 @@ pub struct Event {
     pub object: Box<RawValue>,
 }
 
-/// The type of an answer, enough to tell what it is.
+/// The type fields of a response.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Shape {
@@ -53,7 +53,7 @@ struct Meta {
     remaining_item_count: Option<u64>,
 }
 
-/// So many items and no more: each takes memory of its own. Go writes no items as `null`.
+/// Bounds the items, each of which takes memory of its own. Go writes an empty list as `null`.
 fn items<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Box<RawValue>>, D::Error> {
     struct Items;
     impl<'de> Visitor<'de> for Items {
@@ -82,13 +82,13 @@ pub fn bytes(raw: Box<RawValue>) -> Bytes {
     Bytes::from(String::from(Box::<str>::from(raw)).into_bytes())
 }
 
-/// What an answer is to a request of this verb.
+/// The pipeline's response for this verb.
 pub fn response(verb: Verb, code: StatusCode, body: Bytes) -> Result<Body, Status> {
     if !code.is_success() {
         return Err(failure(code, &body));
     }
     let broken = |why: serde_json::Error| Status::internal(format!("the answer of an extension API server: {why}"));
-    // A list of fields in their order would do for an object, too.
+    // serde would accept a list of fields in order for an object, too.
     if !body.trim_ascii_start().starts_with(b"{") {
         return Err(broken(serde_json::Error::custom("it is no object")));
     }
@@ -109,7 +109,7 @@ pub fn response(verb: Verb, code: StatusCode, body: Bytes) -> Result<Body, Statu
     }
 }
 
-/// Why something is refused: the Status that says so, or what else there is.
+/// The error of a response: its Status, or else its text.
 pub fn failure(code: StatusCode, body: &[u8]) -> Status {
     match serde_json::from_slice::<Status>(body) {
         Ok(status) if status.kind == "Status" && status.status == "Failure" => Status { code: code.as_u16(), ..status },
@@ -131,7 +131,7 @@ pub fn failure(code: StatusCode, body: &[u8]) -> Status {
     }
 }
 
-/// The object of an answer.
+/// The object in a response.
 pub fn object(response: &Response) -> Result<Object, Status> {
     match &response.body {
         Body::Object { bytes, .. } => Object::from_slice(bytes),

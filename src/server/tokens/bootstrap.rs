@@ -1,4 +1,4 @@
-//! Bootstrap tokens, by which nodes join: Secrets of type `bootstrap.kubernetes.io/token` in `kube-system`.
+//! Bootstrap tokens for joining nodes: Secrets of type `bootstrap.kubernetes.io/token` in `kube-system`.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -37,7 +37,7 @@ fn user_of(stored: &Object, id: &str, secret: &str, now: jiff::Timestamp) -> Opt
     if stored.0["type"] != "bootstrap.kubernetes.io/token" || stored.is_terminating() {
         return None;
     }
-    // Digests, so that the time it takes tells nothing of the secret.
+    // Compares digests, so that timing reveals nothing about the secret.
     let same = |a: &str, b: &str| Sha256::digest(a.as_bytes()) == Sha256::digest(b.as_bytes());
     if data("token-id")? != id || !same(&data("token-secret")?, secret) {
         return None;
@@ -58,7 +58,7 @@ fn user_of(stored: &Object, id: &str, secret: &str, now: jiff::Timestamp) -> Opt
     Some(User::new(format!("system:bootstrap:{id}"), [GROUP].into_iter().chain(more)))
 }
 
-/// A token may put its user into groups of its own sort alone.
+/// A token may add its user only to groups with the bootstrap prefix.
 fn is_bootstrap_group(group: &str) -> bool {
     let Some(rest) = group.strip_prefix("system:bootstrappers:") else { return false };
     let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b':' || b == b'-';

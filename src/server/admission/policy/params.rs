@@ -1,28 +1,28 @@
-//! The parameters of a policy: the objects that a binding names.
+//! The parameters of a policy: the objects that a binding refers to.
 
 use crate::admission::Review;
 use podwright_api::selector::LabelSelector;
 use podwright_api::{Kind, Object, Status};
 
-/// Why a policy has no parameters, in upstream's words: a mistake of the policy's or the binding's author.
+/// Why a policy has no parameters, in upstream's words: an error of its or the binding's author.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ParamsError {
     #[error("paramKind kind `{api_version}, Kind={kind}` not known")]
     UnknownKind { api_version: String, kind: String },
-    /// There is a namespace, and the kind has none.
+    /// A namespace is given, but the kind is cluster-scoped.
     #[error("paramRef.namespace must not be provided for a cluster-scoped `paramKind`")]
     Namespace,
-    /// There is no namespace, and the kind has one.
+    /// No namespace is given, but the kind is namespaced.
     #[error("cannot use namespaced paramRef in policy with cluster-scoped resource")]
     NoNamespace,
     #[error("{}", .0.message)]
     Selector(Status),
-    /// There are none, and the binding does not allow that.
+    /// None was found, and the binding does not allow that.
     #[error("no params found for policy binding with `Deny` parameterNotFoundAction")]
     NotFound,
 }
 
-/// The sets of parameters that a policy is asked with: one of nothing where it takes none.
+/// The parameter objects to evaluate a policy with: one `None` if it takes no parameters.
 pub(super) fn of(review: &Review<'_>, policy: &Object, binding: &Object) -> Result<Vec<Option<Object>>, ParamsError> {
     let (kind, reference) = (&policy.0["spec"]["paramKind"], &binding.0["spec"]["paramRef"]);
     if kind.is_null() || reference.is_null() {

@@ -1,10 +1,10 @@
-//! Which headers a proxied request and its answer keep: what is for one connection, or proves to us who asks, goes no further.
+//! Headers that are kept when proxying requests and responses: hop-by-hop headers and credentials for this server are removed.
 //!
-//! Cookies pass, as upstream has it: they are the backend's own, and mean nothing to this server.
+//! Cookies pass, as upstream: they belong to the backend, and mean nothing to this server.
 
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 
-/// What concerns one connection alone (RFC 9110, section 7.6.1), beside what `Connection` names.
+/// Hop-by-hop headers (RFC 9110, section 7.6.1), in addition to those that `Connection` names.
 const HOP_BY_HOP: &[&str] = &[
     "connection",
     "keep-alive",
@@ -17,12 +17,12 @@ const HOP_BY_HOP: &[&str] = &[
     "upgrade",
     "http2-settings",
 ];
-/// Who asks, and whom he wants to be: for us alone. A backend that saw them could be this server itself, or become its user.
-/// (Upstream drops each once it has been read; `X-Remote-*` are those of a front proxy.)
+/// Credentials and impersonation: for this server only. A backend could be this server itself, or could act as the user. (Upstream
+/// removes each after reading it; `X-Remote-*` are a front proxy's.)
 const CREDENTIALS: &[&str] = &["authorization"];
 const CREDENTIAL_PREFIXES: &[&str] = &["impersonate-", "x-remote-"];
-/// What an extension API server could take for what is asked, instead of what was authorized; and what it would believe of a front
-/// proxy alone: where a request comes from, and of which trace it is a part.
+/// Headers by which an extension API server might serve another request than the authorized one; and those that only a front proxy
+/// is trusted with: the request's source and its trace.
 const REROUTING: &[&str] = &[
     "x-http-method-override",
     "x-http-method",
@@ -37,9 +37,9 @@ const REROUTING: &[&str] = &[
     "baggage",
 ];
 const FORWARDED_PREFIXES: &[&str] = &["x-forwarded-"];
-/// A browser's way to show a bearer token: among the subprotocols of a WebSocket.
+/// How browsers pass a bearer token: as a WebSocket subprotocol.
 const BEARER_PROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
-/// Whose scripts may ask this server is not a backend's to say.
+/// CORS headers: a backend must not decide which scripts may access this server.
 const OURS: &[&str] = &[
     "access-control-allow-origin",
     "access-control-allow-methods",
@@ -50,29 +50,28 @@ const OURS: &[&str] = &[
     "strict-transport-security",
     "audit-id",
 ];
-/// Protocols that are HTTP again: what is asked within them would be authorized by nobody.
+/// Protocols that are HTTP again: requests within them would bypass authorization.
 const HTTP_AGAIN: &[&str] = &["h2c", "http/", "tls/"];
 
-/// Leaves what the backend may see.
+/// Keeps what the backend may see.
 pub fn to_backend(headers: &mut HeaderMap) {
     without_hops(headers);
     without(headers, CREDENTIALS, CREDENTIAL_PREFIXES);
     if let Some(protocols) = without_bearer(headers) {
         headers.remove(header::SEC_WEBSOCKET_PROTOCOL);
-        // Parts of a header's value fit into one.
+        // Parts of a valid header value are valid.
         if let Some(value) = HeaderValue::from_str(&protocols).ok().filter(|_| !protocols.is_empty()) {
             headers.insert(header::SEC_WEBSOCKET_PROTOCOL, value);
         }
     }
 }
 
-/// Leaves what an extension API server may see, beside what is taken away towards any backend.
+/// Keeps what an extension API server may see, after `to_backend`.
 pub fn to_extension(headers: &mut HeaderMap) {
     without(headers, REROUTING, FORWARDED_PREFIXES);
 }
 
-/// Takes headers away by their names and by what their names begin with. Where headers become variables (CGI, WSGI), `_` and `-`
-/// are the same.
+/// Removes headers by name and by prefix. Where headers become variables (CGI, WSGI), `_` and `-` are equivalent.
 fn without(headers: &mut HeaderMap, names: &[&str], prefixes: &[&str]) {
     let is_named = |name: &&HeaderName| {
         let name = name.as_str().replace('_', "-");
@@ -82,17 +81,17 @@ fn without(headers: &mut HeaderMap, names: &[&str], prefixes: &[&str]) {
     named.iter().for_each(|name| drop(headers.remove(name)));
 }
 
-/// Leaves what the client may see.
+/// Keeps what the client may see.
 pub fn from_backend(headers: &mut HeaderMap) {
     if headers.contains_key(header::TRANSFER_ENCODING) {
-        // It does not count then, and what it says may be wrong.
+        // Content-Length is ignored then, and may be wrong.
         headers.remove(header::CONTENT_LENGTH);
     }
     without_hops(headers);
     OURS.iter().for_each(|name| drop(headers.remove(*name)));
 }
 
-/// The protocol that a request wants its connection switched to, if a backend may be asked for it.
+/// The protocol that a request wants to upgrade to, if allowed for a backend.
 pub fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let named = super::words(headers, "connection").iter().any(|word| word.eq_ignore_ascii_case("upgrade"));
     let mut wanted = headers.get_all(header::UPGRADE).into_iter();
@@ -102,7 +101,7 @@ pub fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     (named && more.is_none() && !again && !text.is_empty() && !text.contains(',')).then(|| one.clone())
 }
 
-/// Whether a backend has switched to what it was asked for.
+/// Whether a backend has upgraded to the requested protocol.
 pub fn is_switched_to(headers: &HeaderMap, wanted: &HeaderValue) -> bool {
     let mut told = headers.get_all(header::UPGRADE).into_iter();
     let same = |told: &HeaderValue| told.as_bytes().trim_ascii().eq_ignore_ascii_case(wanted.as_bytes().trim_ascii());
@@ -114,7 +113,7 @@ fn without_hops(headers: &mut HeaderMap) {
     named.iter().map(String::as_str).chain(HOP_BY_HOP.iter().copied()).for_each(|name| drop(headers.remove(name)));
 }
 
-/// The subprotocols that are no token, if there is one that is.
+/// The subprotocols without bearer tokens; `None` if there are none of these.
 fn without_bearer(headers: &HeaderMap) -> Option<String> {
     let all = super::words(headers, "sec-websocket-protocol");
     let is_token = |word: &&str| word.starts_with(BEARER_PROTOCOL);

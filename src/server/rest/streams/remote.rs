@@ -21,13 +21,13 @@ use crate::rest::reply::Reply;
 use podwright_api::stream::{CLOSE, Frame, RESIZE, STATUS, STDERR, STDIN, STDOUT};
 use podwright_api::{Request, Status};
 
-/// v5 is v4 with half-close. Those before v4 tell in words how a process ended, and only where it failed.
+/// v5 is v4 with half-close. Versions before v4 report failures as text, and success not at all.
 const WEBSOCKET: &[&str] =
     &["v5.channel.k8s.io", "v4.channel.k8s.io", "v4.base64.channel.k8s.io", "channel.k8s.io", "base64.channel.k8s.io"];
 const SPDY: &[&str] = &["v4.channel.k8s.io"];
-/// So long a client may take to open its streams; the session waits as long.
+/// How long a client may take to open its streams; the session waits as long.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Frames that may wait for a slow node.
+/// Frames buffered for a slow node.
 const BACKLOG: usize = 4;
 
 pub(super) async fn serve(
@@ -44,7 +44,7 @@ pub(super) async fn serve(
         stderr: ask.query.flag("stderr") && !tty,
         tty,
     };
-    // What is wrong with the request is still an answer in HTTP.
+    // Errors in the request are still HTTP responses.
     let session = super::ask(&server, request).await?;
     let (upgrade, account) = (hyper::upgrade::on(&mut ask.http), server.account(&ask.user));
     let messages = server.messages(&ask.user, websocket::MAX_MESSAGE);
@@ -57,7 +57,7 @@ pub(super) async fn serve(
             Ok(upgraded) => hyper_util::rt::TokioIo::new(upgraded),
             Err(why) => return tracing::debug!("a session was not upgraded: {why}"),
         };
-        // Only now, with a client that can hear it, anything is started.
+        // The session starts only now, when the client can receive its output.
         let dial = || session.dial(&server).inspect_err(|why| tracing::debug!("a session was not opened: {why}"));
         let ended = ended.shared();
         let over = ended.clone();
@@ -76,14 +76,14 @@ pub(super) async fn serve(
         };
         tokio::select! {
             () = whole => {}
-            // Whether the client hears it is his matter.
+            // Best effort.
             () = late => {}
         }
     });
     Ok(reply)
 }
 
-/// Which streams a session has.
+/// The streams of a session.
 #[derive(Clone, Copy)]
 pub(crate) struct Ends {
     pub stdin: bool,
@@ -92,11 +92,11 @@ pub(crate) struct Ends {
     pub tty: bool,
 }
 
-/// What a WebSocket's subprotocol says of its messages.
+/// The message format of a WebSocket's subprotocol.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Dialect {
     framing: Framing,
-    /// How it ended is a `Status`, and told in any case.
+    /// The result is a `Status`, and always sent.
     has_status: bool,
 }
 
@@ -106,12 +106,12 @@ impl Dialect {
         Dialect { framing: Framing::of(protocol), has_status }
     }
 
-    /// The message that tells how a session ends, where there is one.
+    /// The message with the result of a session, if any.
     fn verdict(self, status: &Status) -> Option<Message> {
         self.message(&Frame { channel: STATUS, payload: encoded(status) })
     }
 
-    /// The message for what the node says, where there is one.
+    /// The message for a frame from the node, if any.
     fn message(self, frame: &Frame) -> Option<Message> {
         if frame.channel != STATUS || self.has_status {
             return Some(self.framing.message(frame.channel, &frame.payload));
@@ -126,8 +126,8 @@ fn encoded(status: &Status) -> Bytes {
     serde_json::to_vec(status).unwrap_or_default().into()
 }
 
-/// The channels are the frames' own: only the framing differs. Nothing goes to the node once `ended` resolves, and the client is told
-/// so: a session that ends without a word is one that has succeeded, to clients.
+/// Channels are the same as in frames: only the framing differs. Nothing is sent to the node once `ended` resolves, and the client
+/// is told: clients take a session that ends silently for a success.
 pub(crate) async fn by_websocket<S>(
     socket: Socket<S>,
     frames: Frames,
@@ -151,13 +151,13 @@ pub(crate) async fn by_websocket<S>(
                 _ => false,
             };
             if wanted && to_node.send(Frame { channel, payload }).await.is_err() {
-                // The node does not listen any more, but has still to say how it ended.
+                // The node no longer reads, but has not reported the result yet.
                 std::future::pending::<()>().await;
             }
         }
     };
     let downward = async {
-        // An empty message says that the session stands.
+        // An empty message shows that the session is established.
         let first = match (ends.stdout, ends.stderr) {
             (true, _) => STDOUT,
             (false, true) => STDERR,
@@ -169,7 +169,7 @@ pub(crate) async fn by_websocket<S>(
         let mut told = false;
         while let Some(Ok(frame)) = from_node.next().await {
             let message = match frame.channel {
-                // The node asks whether the client is there, of whom nothing is read.
+                // The node probes whether a silent client is still there.
                 CLOSE => Some(dialect.framing.message(first, &[])),
                 _ => dialect.message(&frame),
             };
@@ -183,7 +183,7 @@ pub(crate) async fn by_websocket<S>(
             }
         }
         if let Some(message) = dialect.verdict(&cut_off()).filter(|_| !told) {
-            // Who has gone need not be told.
+            // The client may be gone.
             let _ = sink.send(message).await;
         }
         websocket::close(&mut sink).await;
@@ -201,7 +201,7 @@ pub(crate) async fn by_websocket<S>(
     }
 }
 
-/// The streams that a client opens for one session.
+/// The streams that a client opened for one session.
 #[derive(Default)]
 struct Opened {
     error: Option<Stream>,
