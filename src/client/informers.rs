@@ -23,11 +23,11 @@ use podwright_api::{
     root_ca,
 };
 
-/// Where agents keep their heartbeats, one Lease named as its Node.
+/// The namespace of agents' heartbeats, one Lease per Node with its name.
 pub const NODE_LEASES: &str = "kube-node-lease";
 
-/// Makes the table: its rows become the fields of [`Informers`], what starts them and waits for them, and what finds them by their
-/// resources. A row has the kind's type; `only` what of the kind is followed, by a method of `InformerBuilder`; `by` its indexes.
+/// Generates from the table: the fields of [`Informers`], starting and waiting for them, and finding them by resource. A row has
+/// the kind's type; `only` restricts it with a method of `InformerBuilder`; `by` lists its indexes.
 macro_rules! table {
     ($($(#[$doc:meta])* $field:ident: $kind:ty
         $(, only $part:ident($value:expr))?
@@ -55,7 +55,7 @@ macro_rules! table {
                 $(self.$field.synced().await;)+
             }
 
-            /// The informer of a resource, if there is one.
+            /// The informer of a resource, if any.
             pub fn of(&self, resource: &str) -> Option<Arc<dyn Followed>> {
                 $(if self.$field.resource() == resource {
                     return Some(self.$field.followed());
@@ -63,7 +63,7 @@ macro_rules! table {
                 None
             }
 
-            /// Of which resources there is one.
+            /// The resources with an informer.
             pub fn resources() -> Vec<String> {
                 vec![$(<$kind as Typed>::resource()),+]
             }
@@ -79,7 +79,7 @@ table! {
     endpoints: Endpoints;
     namespaces: Namespace;
     service_accounts: ServiceAccount;
-    /// The ConfigMaps `kube-root-ca.crt` alone.
+    /// Only the ConfigMaps `kube-root-ca.crt`.
     root_cas: ConfigMap, only name(root_ca::NAME);
     resource_quotas: ResourceQuota;
     admission_policies: ValidatingAdmissionPolicy;
@@ -97,24 +97,24 @@ table! {
     jobs: Job, by BY_OWNER => owner_of;
     cron_jobs: CronJob;
     horizontal_pod_autoscalers: Autoscaler;
-    /// The Leases of the namespace `kube-node-lease` alone.
+    /// Only the Leases in `kube-node-lease`.
     leases: Lease, only namespace(NODE_LEASES);
 }
 
 impl Informers {
     /// Pods by `spec.nodeName`, "" for unscheduled ones.
     pub const BY_NODE: &str = "node";
-    /// By the uid of the controlling owner; those without one under `<namespace>/`.
+    /// By the uid of the controller; those without one under `<namespace>/`.
     pub const BY_OWNER: &str = "owner";
-    /// Pods that wait for a node, by their namespace.
+    /// Pods that wait for a node, by namespace.
     pub const WAITING: &str = "waiting";
-    /// Pods that have failed or are being deleted, by their namespace.
+    /// Pods that have failed or are terminating, by namespace.
     pub const LEAVING: &str = "leaving";
-    /// PersistentVolumes by the claim that they refer to, and Pods by those that they use: `<namespace>/<name>`.
+    /// PersistentVolumes by their claim, and Pods by the claims that they use: `<namespace>/<name>`.
     pub const BY_CLAIM: &str = "claim";
-    /// PersistentVolumes that refer to no claim, and claims that name no volume, by their storage class; "" is none.
+    /// PersistentVolumes without a claim, and claims without a volume, by storage class; "" is none.
     pub const BY_CLASS: &str = "class";
-    /// Claims by the volume that they name.
+    /// Claims by their volume.
     pub const BY_VOLUME: &str = "volume";
     /// EndpointSlices by `<namespace>/<service>`.
     pub const BY_SERVICE: &str = "service";
@@ -144,7 +144,7 @@ fn leaves(pod: &Pod) -> Vec<String> {
     }
 }
 
-/// Whether a Pod waits for a node. (One that is being deleted, or has ended, waits for none.)
+/// Whether a Pod waits for a node. (Terminating and finished ones do not.)
 fn waits(pod: &Pod) -> bool {
     let ended = || pod.status.as_ref().is_some_and(|s| matches!(s.phase.as_deref(), Some("Succeeded" | "Failed")));
     let scheduled =

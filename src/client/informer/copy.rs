@@ -1,4 +1,4 @@
-//! An informer's copy, as a reflector keeps it fresh: what comes is read, and taken in if there is room for it.
+//! An informer's copy, updated by a reflector: decodes objects, and stores them if there is room.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use crate::reflector::{LocalCopy, Name, Named};
 use crate::{Typed, blame};
 use podwright_api::{Status, request::EventKind};
 
-/// An object as the server has it.
+/// An object from the server.
 pub(super) enum Seen<K> {
     Readable(Key, K),
     Unreadable(Undecodable),
@@ -24,7 +24,7 @@ impl<K: Typed> Seen<K> {
         }
     }
 
-    /// About how many bytes are kept of it.
+    /// Its approximate size in memory.
     pub fn size(&self) -> usize {
         match self {
             Seen::Readable(_, object) => room::size(object.metadata()),
@@ -63,7 +63,7 @@ impl<K: Typed> LocalCopy for Shared<K> {
         let objects: Vec<Seen<K>> = objects.collect::<Result<_, _>>()?;
         let sizes =
             || -> HashMap<Key, usize> { objects.iter().map(|seen| (seen.key().clone(), seen.size())).collect() };
-        // Where there is a bound, and outside of the lock that others wait for.
+        // Computed only if there is a limit, and before taking the lock.
         let sizes = if self.most == usize::MAX { HashMap::new() } else { sizes() };
         let fits = self.change(|state| state.held.as_mut().is_none_or(|held| held.replace(sizes)));
         if fits == Some(false) {
@@ -104,7 +104,7 @@ impl<K: Typed> LocalCopy for Shared<K> {
 }
 
 impl<K: Typed> Shared<K> {
-    /// There is more than is kept: it is listed anew, later.
+    /// The limit is exceeded: it is listed again later.
     fn full(&self) -> Status {
         Status::expired(format!("there are more than {} {}", self.most, self.resource))
     }
@@ -114,12 +114,12 @@ impl<K: Typed> Shared<K> {
         (!state.ended).then(|| f(&mut state))
     }
 
-    /// An object; one that this view cannot read is told as such: going on without it beats seeing nothing new of its kind ever
-    /// again.
+    /// Decodes an object; one that this view cannot decode is reported as such: continuing without it is better than never seeing
+    /// new objects of its kind.
     fn decode(&self, bytes: &[u8]) -> Result<Seen<K>, Status> {
         match serde_json::from_slice::<K>(bytes) {
             Ok(mut object) => {
-                // Who manages what concerns nobody here, and is often half of an object.
+                // Managed fields are not needed here, and are often half of an object.
                 object.metadata_mut().managed_fields = None;
                 Ok(Seen::Readable(Key::of(&object), object))
             }

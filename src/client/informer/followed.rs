@@ -1,9 +1,9 @@
-//! What an informer of whatever kind shows of a change, for those who wait to see what they have written.
+//! An informer of any kind, for waiting until a write is visible.
 
 use super::{Key, Shared};
 use crate::Typed;
 
-/// Which objects of its kind an informer follows; what is not said is not asked for.
+/// Which objects of its kind an informer follows.
 #[derive(Clone, Default)]
 pub(super) struct Scope {
     pub namespace: Option<String>,
@@ -12,11 +12,11 @@ pub(super) struct Scope {
 
 /// An informer of any kind.
 pub trait Followed: Send + Sync {
-    /// Whether an object of this key is followed; of others no change is ever shown.
+    /// Whether an object with this key is followed; for others changes never appear.
     fn covers(&self, key: &Key) -> bool;
-    /// Whether everything up to a revision is shown.
+    /// Whether everything up to a revision is visible.
     fn has_reached(&self, revision: u64) -> bool;
-    /// Whether this very object is shown to be gone, or to be on its way.
+    /// Whether exactly this object is visible as deleted or terminating.
     fn has_lost(&self, key: &Key, uid: &str) -> bool;
 }
 
