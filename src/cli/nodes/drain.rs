@@ -1,4 +1,4 @@
-//! `drain`: closes nodes and evicts their Pods.
+//! `drain`: cordons nodes and evicts their Pods.
 
 use std::{process::ExitCode, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::{
 };
 use podwright_api::{Object, Verb, pod_references::MIRROR};
 
-/// How long to wait before an eviction that a disruption budget has refused is tried again.
+/// The delay before an eviction refused by a disruption budget is retried.
 const AGAIN: Duration = Duration::from_secs(5);
 
 #[derive(clap::Args)]
@@ -45,7 +45,7 @@ pub struct Args {
     writing: Writing,
 }
 
-/// What is to become of a node's Pods.
+/// What to do with a node's Pods.
 #[derive(Debug, Default, PartialEq)]
 struct DrainPlan {
     evict: Vec<String>,
@@ -95,7 +95,7 @@ fn owner(pod: &Object) -> Option<&str> {
     owners.iter().find(|o| o["controller"] == true)?["kind"].as_str()
 }
 
-/// Sorts a node's Pods; those that have ended are never in doubt, mirrors of static Pods stay.
+/// Classifies a node's Pods; finished ones are always deleted, mirrors of static Pods stay.
 fn plan(pods: &[Object], args: &Args) -> DrainPlan {
     let full = |pod: &Object| format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name());
     let is_mirror = |pod: &Object| pod.annotation(MIRROR).is_some();
@@ -152,7 +152,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     Ok(code)
 }
 
-/// Evicts all Pods of a node at once and waits until they are gone.
+/// Evicts all Pods of a node concurrently and waits until they are gone.
 async fn empty(args: &Args, session: &Session, node: &Object, deadline: Option<Instant>) -> Result<(), Failure> {
     let selection = Selection {
         selector: args.pod_selector.clone(),
