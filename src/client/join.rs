@@ -209,8 +209,8 @@ impl Membership {
         Ok(Pair { certificate: read(CERTIFICATE)?, key: read(key)? })
     }
 
-    /// Stores a pair such that a crash leaves a certificate with its key: 1. the key, beside the previous one, 2. the certificate,
-    /// 3. the key in its place.
+    /// Stores a pair such that a crash leaves a certificate with its key: first the key, beside the previous one, then the
+    /// certificate, then the key in its place.
     fn write(&self, pair: &Pair) -> anyhow::Result<()> {
         write_private(&self.folder.join(NEXT_KEY), &pair.key)?;
         write_private(&self.folder.join(CERTIFICATE), &pair.certificate)?;

@@ -23,7 +23,7 @@ const MAX_OBJECT: usize = 3 << 20;
 
 /// What a writer wants, before admission.
 pub(super) enum Proposal<'a> {
-    /// The object shall exist in this form.
+    /// Store the object in this form.
     Put(Object, Settle<'a>),
     /// The same, but admission sees a view of the object: new, then old.
     View(Object, Object, Settle<'a>),

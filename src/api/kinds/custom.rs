@@ -1,6 +1,6 @@
 //! The rows of CustomResourceDefinitions in the table of kinds, which are like the others, but created at run time (`definition`).
 //!
-//! A row is static, as all code on kinds requires: it is leaked, and created anew only when a fixed part of it changes (group,
+//! A row is static, as all code on kinds requires: it is leaked, and recreated only when a fixed part of it changes (group,
 //! plural, singular and kind, scope, the set of subresources, selectable fields). A definition with the same fixed parts, even
 //! recreated, gets the same row, and the number of rows is limited (`registry`). What changes more often, or is large (the schema,
 //! columns, short names), is not part of it: a row refers to the newest [`Version`] of its definition, and after deletion to none.

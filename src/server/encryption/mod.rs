@@ -247,7 +247,7 @@ impl Rules {
     }
 }
 
-/// The key of an encrypted value in a store, if any: then encryption keys must not be generated anew.
+/// The key of an encrypted value in a store, if any: then encryption keys must not be generated again.
 pub async fn first_sealed(store: &dyn Store) -> Result<Option<String>, Error> {
     let mut after = None;
     loop {

@@ -123,7 +123,7 @@ impl Face {
         let mut room = match self.server.answers.try_enter(&ask.user, cost.room) {
             Some(room) => room,
             None => {
-                // Nor shall others wait for an unused place.
+                // Do not let others wait for an unused place.
                 place = None;
                 self.room(&ask.user, &mut seat, cost.room).await?
             }
