@@ -59,7 +59,7 @@ fn wanted(node: &Node) -> Option<&'static str> {
     }
 }
 
-/// Its current eviction taint of ours.
+/// The node's current NoExecute taint of node lifecycle.
 fn evicts(node: &Node) -> Option<&Taint> {
     let mut taints = node.spec.as_ref()?.taints.iter().flatten();
     taints.find(|taint| node_lifecycle::evicts(taint))

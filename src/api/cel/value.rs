@@ -34,7 +34,7 @@ pub enum Value {
     Url(Arc<Url>),
     Semver(Arc<Semver>),
     Format(&'static Format),
-    /// A value of the caller's with members of its own.
+    /// A value that the caller defines, with its own members.
     Host(Arc<dyn Host>),
 }
 

@@ -12,7 +12,7 @@ use podwright_api::kinds::api_service::{AVAILABLE, priorities};
 /// How many long responses of one extension server to the superuser, who has no memory bound, are read at once.
 const TURNS: usize = 4;
 
-/// All APIServices, at a revision of theirs.
+/// All APIServices, at one revision.
 #[derive(Default)]
 pub struct Table {
     pub revision: u64,

@@ -1,4 +1,4 @@
-//! Policy (audit.k8s.io/v1): what is logged of which requests; the first matching rule decides, without one nothing is logged.
+//! Policy (audit.k8s.io/v1): what is logged for which requests. The first matching rule decides; without one nothing is logged.
 
 use serde::Deserialize;
 use serde_json::Value;

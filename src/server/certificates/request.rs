@@ -45,7 +45,7 @@ pub enum RequestError {
     Pem(pem::Error),
     #[error("{0}")]
     Der(nom::Err<X509Error>),
-    /// Some parsers skip parts of the subject, others do not: a group would be missing here that is signed all the same.
+    /// Some parsers skip parts of the subject, others do not: a group missing here could be signed.
     #[error("the subject may have strings of the types UTF8String, PrintableString and IA5String alone")]
     Illegible,
     #[error("the subject must have one common name")]

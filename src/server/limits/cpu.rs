@@ -1,9 +1,9 @@
 //! CPU time by user: heavy users work in turns with each other, and leave a CPU to everybody else.
 //!
 //! A request's cost cannot be known in advance, so it is measured each time its future is polled. A user who has used more than a
-//! little within the last second or so is polled only while holding one of the turns, of which there is one less than there are
-//! CPUs; the next goes to whoever was served least. No turn is held between two polls, and work nested within measured work needs
-//! no turn of its own: it would wait for one as long as the outer work holds it.
+//! little within the last second or so is polled only while holding one of the turns, one fewer than there are CPUs; the next
+//! goes to the user served least. No turn is held between two polls, and work nested within measured work needs none of its own: it
+//! would wait for one as long as the outer work holds it.
 //!
 //! Unauthenticated clients count by their site, and with all other unauthenticated ones (see `flow`): for handshakes, for
 //! authentication, for their requests.

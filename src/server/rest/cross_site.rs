@@ -1,6 +1,6 @@
 //! Refuses WebSockets from pages of other sites.
 //!
-//! A browser opens a WebSocket to any host for any page, with its user's client certificate for that host, and no header of ours
+//! A browser opens a WebSocket to any host for any page, with its user's client certificate for that host, and no response header
 //! can forbid it; the only hint is the page's `Origin`. Upstream ignores it (the handshakes of `wsstream` and of port-forward's
 //! tunnel accept every origin): any page visited with a client certificate in the browser may exec into the user's Pods there. Here
 //! a WebSocket is accepted, as by gorilla/websocket's rule,

@@ -239,7 +239,7 @@ fn at_pod(pod: &Object, port: &str, default: u16) -> Result<Backend, Status> {
     }
 }
 
-/// An address of a node; without a port, or with that of its own endpoints, the latter.
+/// A node's address; without a port, or with its kubelet's, the kubelet's own endpoints.
 async fn node(server: &Server, request: Request, port: &str) -> Result<Backend, Status> {
     let node = read(server, request, |node| node).await?;
     let said = node.0["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"].as_u64();

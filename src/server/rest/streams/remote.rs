@@ -127,7 +127,7 @@ fn encoded(status: &Status) -> Bytes {
 }
 
 /// Channels are the same as in frames: only the framing differs. Nothing is sent to the node once `ended` resolves, and the client
-/// is told: clients take a session that ends silently for a success.
+/// gets an error: clients consider a session that ends silently a success.
 pub(crate) async fn by_websocket<S>(
     socket: Socket<S>,
     frames: Frames,
