@@ -1,4 +1,4 @@
-//! AppArmor as Pods ask for it: by the fields `appArmorProfile`, or by the annotations that there were before them.
+//! AppArmor profiles of Pods: by the fields `appArmorProfile`, or by the annotations that preceded them.
 
 use std::collections::HashSet;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::Object;
 
-/// In front of a container's name, on the Pod.
+/// The prefix of a container's name, on the Pod.
 pub const ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
 const LOCALHOST: &str = "localhost/";
 /// The longest name of a profile that a field can have, in bytes.
@@ -16,12 +16,12 @@ const LONGEST: usize = 4095;
 pub enum Profile<'a> {
     Unconfined,
     RuntimeDefault,
-    /// One that the node has, by its name, which may be wrong.
+    /// A profile loaded on the node, by its name, which may be wrong.
     Localhost(&'a str),
 }
 
 impl<'a> Profile<'a> {
-    /// What an annotation's value says, if that is anything.
+    /// Parses an annotation's value, if it is valid.
     pub fn of_annotation(value: &'a str) -> Option<Profile<'a>> {
         match value {
             "unconfined" => Some(Profile::Unconfined),
@@ -30,7 +30,7 @@ impl<'a> Profile<'a> {
         }
     }
 
-    /// What a field says; without a type that is known nothing.
+    /// Parses a field; `None` for an unknown type.
     pub fn of_field(kind: &str, localhost: Option<&'a str>) -> Option<Profile<'a>> {
         match kind {
             "Unconfined" => Some(Profile::Unconfined),
@@ -52,20 +52,20 @@ impl<'a> Profile<'a> {
         }
     }
 
-    /// Whether it can be written as a field.
+    /// Whether it can be expressed as a field.
     fn is_valid(self) -> bool {
         !matches!(self, Profile::Localhost(name) if name.is_empty() || name.len() > LONGEST || name.trim() != name)
     }
 }
 
-/// An annotation of a container that has no field of its own.
+/// An annotation for a container that has no field of its own.
 struct Annotated {
     list: &'static str,
     at: usize,
     key: String,
-    /// The field that it stands for, where that says something that the Pod's own does not.
+    /// The equivalent field, if it differs from the Pod's own.
     field: Option<Value>,
-    /// Whether whoever wrote it is told of the field.
+    /// Whether its author is warned to use the field.
     outdated: bool,
 }
 
@@ -80,7 +80,7 @@ fn annotated(pod: &Object) -> Vec<Annotated> {
         for (at, container) in spec[list].as_array().into_iter().flatten().enumerate() {
             let key = format!("{ANNOTATION}{}", container["name"].as_str().unwrap_or(""));
             let Some(value) = pod.annotation(&key) else { continue };
-            // Of containers with the same name, which are refused, it is the first one's.
+            // Of containers with the same name, which are refused, it applies to the first.
             if !seen.insert(key.clone()) {
                 continue;
             }
@@ -96,7 +96,7 @@ fn annotated(pod: &Object) -> Vec<Annotated> {
     found
 }
 
-/// Writes what annotations say into the fields: from there on these count. Upstream's `applyAppArmorVersionSkew`.
+/// Copies annotations into the fields, which count from then on. Upstream's `applyAppArmorVersionSkew`.
 pub fn follow_annotations(pod: &mut Object) {
     for Annotated { list, at, field, .. } in annotated(pod) {
         let Some(field) = field else { continue };
@@ -110,7 +110,7 @@ pub fn follow_annotations(pod: &mut Object) {
     }
 }
 
-/// Upstream's warnings of annotations, as they are before [`follow_annotations`].
+/// Upstream's warnings about annotations, before [`follow_annotations`].
 pub fn warnings(pod: &Object) -> Vec<String> {
     let outdated = annotated(pod).into_iter().filter(|found| found.outdated);
     let warn = |found: Annotated| {
@@ -126,7 +126,7 @@ pub fn warnings(pod: &Object) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// Each container would have a copy of what one annotation says.
+    /// Otherwise each container would get a copy of one annotation's value.
     #[test]
     fn an_annotation_is_for_one_container() {
         let pod = |profile: &str| {

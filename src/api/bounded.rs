@@ -1,4 +1,4 @@
-//! A byte stream of which no more is read than an honest peer would send: an answer has no end of interim answers or pings.
+//! A byte stream with a limit on what is read: a malicious peer could send interim responses or pings endlessly.
 
 use std::{
     io,
@@ -12,13 +12,13 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Reads from a stream until so many bytes have come; then reading fails. Writing is not bounded.
+/// Reads from a stream until a number of bytes have come; then reading fails. Writing is not limited.
 pub struct Bounded<S> {
     stream: S,
     bound: Bound,
 }
 
-/// How many bytes a [`Bounded`] stream may still give, or several of them together.
+/// How many bytes a [`Bounded`] stream, or several of them together, may still read.
 #[derive(Clone)]
 pub struct Bound {
     bytes: usize,
@@ -30,7 +30,7 @@ impl Bound {
         Bound { bytes, left: Arc::new(AtomicUsize::new(bytes)) }
     }
 
-    /// From now on all may come: the head of an answer is there, and its body has a reader of its own.
+    /// Removes the limit: the head of a response is complete, and its body has its own reader.
     pub fn lift(&self) {
         self.left.store(usize::MAX, Ordering::Relaxed);
     }
@@ -41,7 +41,7 @@ impl<S> Bounded<S> {
         Bounded::within(stream, Bound::new(bytes))
     }
 
-    /// A stream that takes its part of what others have left.
+    /// A stream that shares `bound` with others.
     pub fn within(stream: S, bound: Bound) -> Bounded<S> {
         Bounded { stream, bound }
     }
@@ -52,7 +52,7 @@ impl<S> Bounded<S> {
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
-    /// Errors: `InvalidData` in the words of Go's client, whose bound includes interim answers as well.
+    /// Fails with `InvalidData` in the words of Go's client, whose limit includes interim responses as well.
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -67,7 +67,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
         std::task::ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
         if left != usize::MAX {
             let read = buffer.filled().len() - before;
-            // Lifted meanwhile, it stays so.
+            // Once lifted, it stays lifted.
             let counted = (left, left.saturating_sub(read));
             let _ = self.bound.left.compare_exchange(counted.0, counted.1, Ordering::Relaxed, Ordering::Relaxed);
         }

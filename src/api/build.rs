@@ -1,6 +1,6 @@
-//! The build script: writes the JSON schemas of k8s-openapi's types down for `schema`.
+//! The build script: writes the JSON schemas of k8s-openapi's types for `schema`.
 //!
-//! k8s-openapi gives a schema as code that makes it. That code runs here, once; the program holds what it made.
+//! k8s-openapi provides a schema as code that builds it. That code runs here, once; the program contains its result.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use flate2::{Compression, write::DeflateEncoder};
 use k8s_openapi::schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Value, json};
 
-/// A type that the program asks for by name; those it refers to come along.
+/// A type that the program requests by name; the types that it refers to are included.
 struct Root {
     path: &'static str,
     name: String,
@@ -39,7 +39,7 @@ fn main() {
     write_definitions(Path::new(&out), &roots());
 }
 
-/// The kinds of the table `api::kinds::KINDS`, and bodies of requests and answers that are no kinds.
+/// The kinds of the table `api::kinds::KINDS`, and other bodies of requests and responses.
 fn roots() -> impl AsRef<[Root]> {
     roots! {
         [api::admissionregistration::v1] {
@@ -78,7 +78,7 @@ fn roots() -> impl AsRef<[Root]> {
     }
 }
 
-/// The schemas of `metrics.k8s.io/v1beta1`, which k8s-openapi does not have.
+/// The schemas of `metrics.k8s.io/v1beta1`, which k8s-openapi lacks.
 fn metrics() -> [(&'static str, Value); 3] {
     let refer = |name: &str| json!({"$ref": format!("#/$defs/io.k8s.{name}")});
     let text = |description: &str| json!({"type": "string", "description": description});
@@ -118,8 +118,8 @@ fn metrics() -> [(&'static str, Value); 3] {
     ]
 }
 
-/// Writes `definitions`, every schema compressed by itself, one behind the other, and `definitions.rs`: where each lies,
-/// sorted by name, and the name of each root's.
+/// Writes `definitions`, a concatenation of individually compressed schemas, and `definitions.rs`: the position of each, sorted by
+/// name, and the name of each root's.
 fn write_definitions(out: &Path, roots: &impl AsRef<[Root]>) {
     let mut definitions: BTreeMap<String, Value> = BTreeMap::new();
     let mut code = String::new();

@@ -1,4 +1,4 @@
-//! Capabilities that Pod Security's baseline lets containers add: those that container runtimes give anyway.
+//! Capabilities that Pod Security's baseline lets containers add: those that container runtimes grant by default.
 //!
 //! Upstream: `k8s.io/pod-security-admission/policy/check_capabilities_baseline.go`.
 

@@ -1,28 +1,28 @@
-//! Why a file is no configuration: the document as a whole, or a field of it, which is named by its path, in upstream's terms.
+//! Why a configuration file is invalid: the document as a whole, or a field, which is named by its path, in upstream's terms.
 
 use serde_json::Value;
 
 use super::yaml::{self, YamlError};
 
-/// Why a file is no configuration.
+/// Why a configuration file is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     #[error(transparent)]
     Yaml(#[from] YamlError),
-    /// There is not exactly one document: of which kind it should be.
+    /// There is not exactly one document; the kind that is expected.
     #[error("expected one {0}")]
     Documents(&'static str),
-    /// The document's own fields are not those of its kind.
+    /// The document's fields do not match its kind.
     #[error(transparent)]
     Decode(serde_json::Error),
-    /// It is of another version or kind than expected, both as `apiVersion kind`.
+    /// It has another version or kind than expected, both as `apiVersion kind`.
     #[error("expected {expected}, not {got}")]
     Kind { expected: String, got: String },
     #[error(transparent)]
     Field(#[from] FieldError),
 }
 
-/// The one document of a file, of this kind.
+/// Parses the single document of a file, of this kind.
 ///
 /// # Errors
 ///
@@ -32,7 +32,7 @@ pub fn document(text: &str, kind: &'static str) -> Result<Value, ConfigError> {
     one.map(|[document]| document).map_err(|_| ConfigError::Documents(kind))
 }
 
-/// A field, by its path, and what is wrong with it.
+/// A field's path, and what is wrong with it.
 #[derive(Debug, thiserror::Error)]
 #[error("{field}: {problem}")]
 pub struct FieldError {
@@ -46,10 +46,10 @@ pub enum Problem {
     /// It is missing, or empty.
     #[error("Required value")]
     Missing,
-    /// The same, and why it is needed.
+    /// The same, with the reason why it is required.
     #[error("Required value: {0}")]
     Required(&'static str),
-    /// Perhaps the value, and why it may not be.
+    /// Perhaps the value, and why it is invalid.
     #[error("Invalid value: {0}")]
     Invalid(String),
     #[error("Unsupported value: {0}")]
@@ -58,16 +58,16 @@ pub enum Problem {
     Duplicate(String),
     #[error("Forbidden: {0}")]
     Forbidden(&'static str),
-    /// Its type has no such field.
+    /// Unknown field.
     #[error("unknown field")]
     Unknown,
-    /// It is of another type, or not what alone it may be.
+    /// It has another type, or not its only permitted value.
     #[error("must be {0}")]
     MustBe(String),
-    /// Its own fields are not those of its type.
+    /// Its fields do not match its type.
     #[error(transparent)]
     Decode(#[from] serde_json::Error),
-    /// In words for which there is no term.
+    /// Anything else.
     #[error("{0}")]
     Other(String),
 }
@@ -85,7 +85,7 @@ impl FieldError {
     pub fn must_be(field: impl Into<String>, what: impl Into<String>) -> FieldError {
         FieldError::new(field, Problem::MustBe(what.into()))
     }
-    /// The same, of a field below `parent`; what separates both is part of that.
+    /// The same for a field below `parent`, which includes the separator.
     pub fn below(self, parent: &str) -> FieldError {
         FieldError { field: format!("{parent}{}", self.field), ..self }
     }

@@ -1,4 +1,4 @@
-//! Schedules of CronJobs: the five fields of cron(5) and its `@` words, as upstream's parser reads them.
+//! Schedules of CronJobs: the five fields of cron(5) and its `@` descriptors, as upstream parses them.
 
 use jiff::civil::{Date, Time};
 use jiff::tz::{AmbiguousOffset, TimeZone};
@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp, Zoned};
 
 use super::duration;
 
-/// When something happens again and again.
+/// A recurring schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Schedule {
     Fields(Fields),
@@ -14,7 +14,7 @@ pub enum Schedule {
     Every(SignedDuration),
 }
 
-/// Bit n of each is set where the value n fits.
+/// Bit n of each is set if the value n matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fields {
     minute: u64,
@@ -22,11 +22,11 @@ pub struct Fields {
     day: u64,
     month: u64,
     weekday: u64,
-    /// Whether day and weekday are restricted both: then either of them is enough.
+    /// Whether both day and weekday are restricted: then either is enough.
     either_day: bool,
 }
 
-/// Name, least, most, and the names of values.
+/// Name, minimum, maximum, and the names of values.
 struct Range {
     low: u32,
     high: u32,
@@ -53,14 +53,14 @@ const WORDS: &[(&str, &str)] = &[
     ("@hourly", "0 * * * *"),
 ];
 
-/// Why a text is no schedule, as upstream's parser words it.
+/// Why a schedule is invalid, in the words of upstream's parser.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CronError {
     #[error("empty spec string")]
     Empty,
     #[error("failed to parse duration {spec}: time: invalid duration {period:?}")]
     Duration { spec: String, period: String },
-    /// An `@` word that there is not.
+    /// An unknown `@` descriptor.
     #[error("unrecognized descriptor: {0}")]
     Descriptor(String),
     #[error("expected exactly 5 fields, found {}: [{}]", .0.len(), .0.join(" "))]
@@ -83,14 +83,15 @@ pub enum CronError {
     ZeroStep(String),
 }
 
-/// How far ahead a next time is looked for: a schedule of 29 February waits eight years at most.
+/// How far ahead the next time is searched: 29 February may be eight years away.
 const YEARS_AHEAD: i16 = 9;
 
 impl Schedule {
-    /// Reads the text of a schedule.
+    /// Parses a schedule.
     ///
     /// # Errors
-    /// It is empty, has an unknown `@` word or period, has not five fields, or one of these is out of its range.
+    ///
+    /// It is empty, has an unknown `@` descriptor or period, not five fields, or one of these is out of range.
     pub fn parse(text: &str) -> Result<Schedule, CronError> {
         if text.is_empty() {
             return Err(CronError::Empty);
@@ -113,7 +114,7 @@ impl Schedule {
     /// The first time after `after`, in the time zone. `None`: it never happens.
     pub fn next(&self, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
         match self {
-            // Whole seconds, as upstream counts.
+            // In whole seconds, as upstream.
             Schedule::Every(every) => Timestamp::from_second(after.as_second()).ok()?.checked_add(*every).ok(),
             Schedule::Fields(fields) => fields.next(&after.to_zoned(zone.clone())),
         }
@@ -159,15 +160,15 @@ impl Fields {
         None
     }
 
-    /// The first time after `after` on a day that fits. An hour that comes twice, because clocks go back, counts twice, as it
-    /// does upstream: what runs every hour goes on doing so.
+    /// The first time after `after` on a matching day. An hour that occurs twice, because clocks go back, counts twice, as
+    /// upstream: hourly schedules continue.
     fn first(&self, date: Date, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
         let mut best: Option<Timestamp> = None;
         for time in self.times() {
             let (first, again) = at(date, time, zone);
             let found = [first, again].into_iter().flatten().filter(|at| *at > after);
             best = found.chain(best).min();
-            // What comes once comes after all that comes twice, if it stands behind that on the clock.
+            // Times that occur once are later than repeated ones if they are later on the clock.
             if best.is_some() && again.is_none() {
                 break;
             }
@@ -175,7 +176,7 @@ impl Fields {
         best
     }
 
-    /// The times of a day that fits.
+    /// The matching times of a day.
     fn times(&self) -> impl Iterator<Item = Time> + '_ {
         let hours = (0..24).filter(|h| has(self.hour, *h));
         hours.flat_map(|h| {
@@ -184,7 +185,7 @@ impl Fields {
     }
 }
 
-/// When a time of the wall clock comes: not at all where a change to summer time leaves it out, twice where clocks go back.
+/// When a wall-clock time occurs: never if daylight saving skips it, twice if clocks go back.
 fn at(date: Date, time: Time, zone: &TimeZone) -> (Option<Timestamp>, Option<Timestamp>) {
     let ambiguous = zone.to_ambiguous_timestamp(date.to_datetime(time));
     match ambiguous.offset() {
@@ -198,12 +199,12 @@ fn has(bits: u64, n: u32) -> bool {
     bits & (1 << n) != 0
 }
 
-/// A comma list.
+/// Parses a comma-separated list.
 fn field(text: &str, range: &Range) -> Result<u64, CronError> {
     text.split(',').filter(|part| !part.is_empty()).try_fold(0, |bits, part| Ok(bits | one(part, range)?))
 }
 
-/// `*`, `3`, `1-5`, each perhaps `/2`.
+/// `*`, `3`, `1-5`, each optionally with `/2`.
 fn one(text: &str, range: &Range) -> Result<u64, CronError> {
     let whole = || text.to_owned();
     let (span, step) = text.split_once('/').map_or((text, None), |(span, step)| (span, Some(step)));
@@ -266,7 +267,7 @@ mod tests {
             ("0 0 29 feb *", "2028-02-29T00:00:00Z"),
             ("0 0 30 2 *", "never"),
             ("0 0 * * sun", "2026-01-04T00:00:00Z"),
-            // 1 January 2026 is a Thursday; either the 13th or a Friday will do.
+            // 1 January 2026 is a Thursday; either the 13th or a Friday matches.
             ("0 0 13 * fri", "2026-01-02T00:00:00Z"),
             ("@hourly", "2026-01-01T01:00:00Z"),
             ("@weekly", "2026-01-04T00:00:00Z"),
@@ -275,9 +276,9 @@ mod tests {
             assert_eq!(next(schedule, "2026-01-01T00:00:30.5Z", "UTC"), expected, "{schedule}");
         }
         assert_eq!(next("30 9 * * *", "2026-07-01T00:00:00Z", "America/New_York"), "2026-07-01T13:30:00Z");
-        // 02:30 does not come on the day the clocks go forward.
+        // 02:30 does not exist on the day when the clocks go forward.
         assert_eq!(next("30 2 * * *", "2026-03-28T12:00:00Z", "Europe/Berlin"), "2026-03-30T00:30:00Z");
-        // On 25 October the hour from 02:00 comes twice there: from 00:00 and from 01:00 UTC.
+        // On 25 October the hour from 02:00 occurs twice there: from 00:00 and from 01:00 UTC.
         for (schedule, after, expected) in [
             ("30 2 * * *", "2026-10-24T12:00:00Z", "2026-10-25T00:30:00Z"),
             ("30 2 * * *", "2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z"),

@@ -1,9 +1,8 @@
-//! What a server tells that it serves: the versions of groups with their resources, read from aggregated discovery
-//! (`apidiscovery.k8s.io`).
+//! Discovery: group versions with their resources, parsed from aggregated discovery (`apidiscovery.k8s.io`).
 
 use serde_json::Value;
 
-/// How a client asks for it, of the path `/apis`.
+/// The Accept header for the path `/apis`.
 pub const ACCEPT: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 pub const PATH: &str = "/apis";
 
@@ -12,7 +11,7 @@ pub const PATH: &str = "/apis";
 pub struct Version {
     pub group: String,
     pub name: String,
-    /// Whether who serves it could not be asked lately: what is told of it may be old, or nothing.
+    /// Whether its server could not be reached lately: its resources may be old or missing.
     pub stale: bool,
     pub resources: Vec<Resource>,
 }
@@ -36,7 +35,7 @@ impl Version {
         format!("{}/{}", self.group, self.name)
     }
 
-    /// A resource's name in requests, which can be no other's: `things.ext.example.com/v1`.
+    /// The unambiguous name of a resource in requests: `things.ext.example.com/v1`.
     pub fn name_of(&self, resource: &Resource) -> String {
         format!("{}.{}/{}", resource.plural, self.group, self.name)
     }
@@ -48,7 +47,7 @@ impl Resource {
     }
 }
 
-/// All versions, the preferred one of each group first. `None`: it is no such document, as older servers have none.
+/// All versions, each group's preferred one first. `None`: it is not such a document, which older servers lack.
 pub fn versions(document: &Value) -> Option<Vec<Version>> {
     if document["kind"] != "APIGroupDiscoveryList" {
         return None;

@@ -1,30 +1,29 @@
-//! Fields that a JSON text names twice: a tree of values no longer shows them, and strict decoding refuses them.
+//! Duplicate fields in JSON: a tree of values no longer shows them, and strict decoding refuses them.
 
 use std::{borrow::Cow, collections::HashSet};
 
 use crate::field_path;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-/// How many are told, as upstream limits them.
+/// How many are reported, upstream's limit.
 const MAX_DUPLICATES: usize = 100;
 
-/// The paths of the fields that are named twice, as upstream words them: `spec.containers[0].image`. A text that is no
-/// JSON has none: it is refused elsewhere.
+/// The paths of duplicate fields, in upstream's format: `spec.containers[0].image`. Invalid JSON has none: it is refused elsewhere.
 pub fn fields(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut json = serde_json::Deserializer::from_str(text);
-    // What is found before an error counts for nothing, as the text is refused.
+    // Results before an error are irrelevant, as the text is refused.
     let _ = Walk { at: &PathNode::Root, found: &mut found }.deserialize(&mut json);
     found
 }
 
-/// The same, of the value of one field of a JSON object.
+/// The same for the value of one field of a JSON object.
 pub fn fields_within(text: &str, name: &str) -> Vec<String> {
     let prefix = format!("{name}.");
     fields(text).into_iter().filter_map(|path| path.strip_prefix(&prefix).map(str::to_owned)).collect()
 }
 
-/// Where a walk is, on the stack: every write is walked, and hardly ever is a path to be told.
+/// The current path, on the stack: every write is walked, but a path is hardly ever needed.
 enum PathNode<'a> {
     Root,
     Field(&'a PathNode<'a>, &'a str),
@@ -32,7 +31,7 @@ enum PathNode<'a> {
 }
 
 impl PathNode<'_> {
-    /// What is long in it is cut.
+    /// Long parts are truncated.
     fn path(&self) -> String {
         match self {
             PathNode::Root => String::new(),
@@ -42,7 +41,7 @@ impl PathNode<'_> {
     }
 }
 
-/// The names that a map has had so far: most maps have few.
+/// The names in a map so far: most maps have few.
 #[derive(Default)]
 struct Seen<'de> {
     few: Vec<Cow<'de, str>>,
@@ -64,7 +63,7 @@ impl<'de> Seen<'de> {
     }
 }
 
-/// A name as it stands in the text, where nothing in it is escaped.
+/// A name borrowed from the text, if it has no escapes.
 struct Name;
 
 impl<'de> DeserializeSeed<'de> for Name {
@@ -171,7 +170,7 @@ mod tests {
         assert!(fields_within("{", "body").is_empty());
         let many: String = (0..40).chain([39]).map(|n| format!("\"\\u0061{n}\": 1,")).collect();
         assert_eq!(super::fields(&format!("{{{many} \"a3\": 1}}")), ["a39", "a3"]);
-        // A long name is told once a path, cut.
+        // A long name is reported once per path, truncated.
         let twice: String = (0..100).map(|n| format!("\"k{n}\": 1, \"k{n}\": 1,")).collect();
         let told = super::fields(&format!("{{\"{}\": {{{twice} \"z\": 1}}}}", "x".repeat(100_000)));
         assert!(

@@ -1,4 +1,4 @@
-//! Durations: Go's `1h2m3.5s` as flags and manifests have them, and the short form that tables show.
+//! Durations: Go's `1h2m3.5s` in flags and manifests, and the short form in tables.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ pub fn parse(text: &str) -> Option<Duration> {
     Some(total)
 }
 
-/// Go's form, as manifests have durations: `0s`, `1.5ms`, `15.02s`, `1m0s`, `2h3m4s`.
+/// Formats as Go, for manifests: `0s`, `1.5ms`, `15.02s`, `1m0s`, `2h3m4s`.
 pub fn go(duration: Duration) -> String {
     let decimal = |nanos: u128, unit: u128| {
         let (whole, part) = (nanos / unit, nanos % unit);

@@ -1,6 +1,6 @@
-//! The one source of time, zone, uids and randomness, injected everywhere, so that a whole control plane can be simulated.
+//! The single source of time, time zone, uids and randomness, injected everywhere, so that a whole control plane can be simulated.
 //!
-//! Waiting is done with `tokio::time` (paused in a simulation); `Env::now` follows the same clock.
+//! Waits use `tokio::time` (paused in a simulation); `Env::now` follows the same clock.
 
 use std::sync::{Arc, Mutex};
 
@@ -16,11 +16,11 @@ struct Inner {
     rng: Mutex<StdRng>,
 }
 
-/// A clock of the simulation's own.
+/// The clock of a simulation.
 struct Simulated {
     start: Timestamp,
     from: tokio::time::Instant,
-    /// By how much it was set since then.
+    /// The total by which it was set.
     set: Mutex<SignedDuration>,
     zone: Mutex<TimeZone>,
 }
@@ -41,7 +41,7 @@ impl Env {
         }))
     }
 
-    /// The time of day, in full precision.
+    /// The current time, in full precision.
     pub fn now(&self) -> Timestamp {
         match &self.0.simulated {
             None => Timestamp::now(),
@@ -53,8 +53,8 @@ impl Env {
         }
     }
 
-    /// Sets a simulated clock, forward or back, as an administrator or NTP sets a machine's: the time of day alone, nobody
-    /// waits longer or shorter for it. The machine's own clock is not ours to set.
+    /// Sets a simulated clock, forward or back, as an administrator or NTP would: only the time of day changes, waits do not. The
+    /// machine's own clock cannot be set.
     pub fn set_clock(&self, by: SignedDuration) {
         if let Some(simulated) = &self.0.simulated {
             let mut set = simulated.set.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -62,7 +62,7 @@ impl Env {
         }
     }
 
-    /// The zone that local times are of.
+    /// The local time zone.
     pub fn zone(&self) -> TimeZone {
         match &self.0.simulated {
             None => TimeZone::system(),
@@ -70,7 +70,7 @@ impl Env {
         }
     }
 
-    /// Moves a simulated machine to another zone. The machine's own is not ours to set.
+    /// Changes the time zone of a simulated machine. The machine's own cannot be set.
     pub fn set_zone(&self, zone: TimeZone) {
         if let Some(simulated) = &self.0.simulated {
             *simulated.zone.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = zone;

@@ -1,7 +1,7 @@
-//! The paths of fields, as errors show them: `spec.containers[0].env[DEBUG]`. Who writes an object chooses the names in it, and
-//! each path below a name repeats it, so what is long is cut.
+//! Field paths for errors: `spec.containers[0].env[DEBUG]`. Authors of objects choose names, and each path below a name repeats it,
+//! so long ones are truncated.
 
-/// How much of a name, and of a path before its last step, is shown, in bytes.
+/// The length to which names, and paths before their last step, are truncated.
 const NAME: usize = 253;
 const PATH: usize = 1024;
 
@@ -20,12 +20,12 @@ pub fn index(path: &str, index: usize) -> String {
     format!("{}[{index}]", head(path, PATH))
 }
 
-/// The path of what an element as `.name` or `[name="a"]` leads to.
+/// The path below an element such as `.name` or `[name="a"]`.
 pub fn element(path: &str, element: &str) -> String {
     format!("{}{}", head(path, PATH), head(element, NAME))
 }
 
-/// The begin of a text, of at most so many bytes.
+/// The beginning of a string, up to this many bytes.
 pub fn head(text: &str, most: usize) -> &str {
     let mut end = most.min(text.len());
     while !text.is_char_boundary(end) {

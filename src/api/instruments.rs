@@ -1,6 +1,6 @@
-//! The metrics of this process' parts, under upstream's names, as Prometheus reads them at `/metrics`: its work queues and
-//! the scheduler. One registry a process, as upstream's components have (`k8s.io/component-base/metrics/legacyregistry`):
-//! whoever counts declares here what, and the API server shows all of it beside its own figures.
+//! The metrics of this process' components, under upstream's names, for Prometheus at `/metrics`: its work queues and the
+//! scheduler. One registry per process, like upstream's (`k8s.io/component-base/metrics/legacyregistry`): components declare their
+//! metrics here, and the API server exposes them with its own.
 
 use std::fmt::{Debug, Write as _};
 use std::hash::Hash;
@@ -11,10 +11,10 @@ use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram};
 use prometheus_client::registry::{Registry, Unit};
 
-/// A figure with a fraction, such as seconds.
+/// A fractional gauge, such as seconds.
 pub type Fraction = Gauge<f64, AtomicU64>;
 
-/// What makes figures current that are not counted as things happen.
+/// Updates metrics that are not counted continuously.
 type Refresh = Box<dyn Fn() + Send>;
 
 #[derive(Default)]
@@ -26,11 +26,11 @@ struct Instruments {
 static INSTRUMENTS: LazyLock<Mutex<Instruments>> = LazyLock::new(Mutex::default);
 
 fn instruments() -> MutexGuard<'static, Instruments> {
-    // What a panic left behind is sound: a metric is declared or not.
+    // Consistent after a panic: a metric is declared or not.
     INSTRUMENTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Declares metrics; each is declared once in a process.
+/// Declares metrics, each once per process.
 pub fn declare<T>(metrics: impl FnOnce(&mut Registry) -> T) -> T {
     metrics(&mut instruments().registry)
 }
@@ -39,7 +39,7 @@ pub fn declare<T>(metrics: impl FnOnce(&mut Registry) -> T) -> T {
 pub trait Labels: Clone + Debug + Hash + Eq + EncodeLabelSet + Send + Sync + 'static {}
 impl<L: Clone + Debug + Hash + Eq + EncodeLabelSet + Send + Sync + 'static> Labels for L {}
 
-/// Makes metrics and registers them: what each is called and tells stands where it is made.
+/// Creates and registers metrics, with their names and descriptions.
 pub struct Maker<'r>(pub &'r mut Registry);
 
 impl Maker<'_> {
@@ -58,7 +58,7 @@ impl Maker<'_> {
         self.0.register(name, help, made.clone());
         made
     }
-    /// Of bytes.
+    /// In bytes.
     pub fn gauges_of_bytes<L: Labels>(&mut self, name: &str, help: &str) -> Family<L, Gauge> {
         let made = Family::default();
         self.0.register_with_unit(name, help, Unit::Bytes, made.clone());
@@ -69,7 +69,7 @@ impl Maker<'_> {
         self.0.register(name, help, made.clone());
         made
     }
-    /// Of seconds.
+    /// In seconds.
     pub fn seconds<L: Labels>(&mut self, name: &str, help: &str, make: fn() -> Histogram) -> Family<L, Histogram> {
         let made = Family::new_with_constructor(make);
         self.0.register_with_unit(name, help, Unit::Seconds, made.clone());
@@ -81,30 +81,30 @@ impl Maker<'_> {
     }
 }
 
-/// Has `refresh` run before the figures are shown. It declares nothing.
+/// Runs `refresh` before each exposition. It must not declare metrics.
 pub fn before_exposition(refresh: impl Fn() + Send + 'static) {
     instruments().refresh.push(Box::new(refresh));
 }
 
-/// Upstream's buckets of requests and of what the store takes for them, in seconds.
+/// Upstream's buckets for request and store latencies, in seconds.
 pub const LATENCIES: [f64; 23] = [
     0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0,
     45.0, 60.0,
 ];
 
-/// Upstream's buckets of what requests take clients, in seconds.
+/// Upstream's buckets for clients' request latencies, in seconds.
 pub const REQUEST_SECONDS: [f64; 12] = [0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
 
-/// Upstream's buckets of what clients send and get, in bytes.
+/// Upstream's buckets for request and response sizes, in bytes.
 pub const REQUEST_BYTES: [f64; 11] =
     [64.0, 256.0, 512.0, 1024.0, 4096.0, 16384.0, 65536.0, 262144.0, 1048576.0, 4194304.0, 16777216.0];
 
-/// Buckets as of Prometheus' `ExponentialBuckets`.
+/// Prometheus' `ExponentialBuckets`.
 pub fn exponential(start: f64, factor: f64, count: i32) -> impl Iterator<Item = f64> {
     (0..count).map(move |exponent| start * factor.powi(exponent))
 }
 
-/// How an exposition is written.
+/// The exposition format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Prometheus' text format 0.0.4.
@@ -114,7 +114,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// What an `Accept` header asks for; text unless it names OpenMetrics with no lower weight.
+    /// The format for an `Accept` header; text unless it has OpenMetrics with no lower weight.
     pub fn wanted(accept: Option<&str>) -> Format {
         let weight = |of: &str| {
             let clauses = accept.unwrap_or("").split(',').map(|clause| clause.split(';').map(str::trim));
@@ -139,7 +139,7 @@ impl Format {
     }
 }
 
-/// The metrics of a registry, what is written already of others (in OpenMetrics), and those that were declared.
+/// The metrics of a registry, already encoded ones (in OpenMetrics), and the declared ones.
 pub fn expose(own: &Registry, others: &str, format: Format) -> String {
     let mut out = encoded(own);
     {
@@ -150,7 +150,7 @@ pub fn expose(own: &Registry, others: &str, format: Format) -> String {
     in_format(out, others, format)
 }
 
-/// The same without those that were declared.
+/// The same without the declared ones.
 pub fn expose_alone(own: &Registry, others: &str, format: Format) -> String {
     in_format(encoded(own), others, format)
 }
@@ -177,7 +177,7 @@ fn cut_end(out: &mut String) {
     }
 }
 
-/// OpenMetrics as the older text format: a counter is named as its samples are, and units are not told.
+/// Converts OpenMetrics to the older text format: counters have the names of their samples, and there are no units.
 pub fn plain(open: &str) -> String {
     let counters: Vec<&str> =
         open.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter")).collect();

@@ -2,14 +2,14 @@
 
 use serde_json::Value;
 
-/// Which way a percentage that is no whole number goes.
+/// How a fractional result is rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Round {
     Up,
     Down,
 }
 
-/// The number that `value` stands for, of `total`: `25%` of 10, rounded up, is 3. `None` for other strings.
+/// The number for `value`, given `total`: `25%` of 10, rounded up, is 3. `None` for other strings.
 pub fn scaled(value: &Value, total: i64, round: Round) -> Option<i64> {
     if let Some(n) = value.as_i64() {
         return Some(n);

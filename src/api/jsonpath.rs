@@ -1,26 +1,25 @@
-//! JSON paths as `additionalPrinterColumns` have them: `.spec.ports[*].name`, `.status.addresses[-1:].value`, `..name`,
+//! JSON paths of `additionalPrinterColumns`: `.spec.ports[*].name`, `.status.addresses[-1:].value`, `..name`,
 //! `.status.conditions[?(@.type=="Ready")].status`, `.metadata.labels['example\.com/tier']`.
 //!
-//! What is a path, what it selects and what is an error is as upstream's `client-go/util/jsonpath` has it, with keys that may be
-//! missing; a value that is searched through has a bound beside. The command's templates are in `cli::jsonpath`.
-//! <https://kubernetes.io/docs/reference/kubectl/jsonpath/>
+//! Syntax, results and errors are those of upstream's `client-go/util/jsonpath`, with missing keys allowed; the number of visited
+//! values is limited. The command's templates are in `cli::jsonpath`. <https://kubernetes.io/docs/reference/kubectl/jsonpath/>
 
 use std::cmp::Ordering;
 use std::str::FromStr;
 
 use serde_json::Value;
 
-/// How many values a path may come by on its way: each `..` and each `[*]` multiplies them. One that needs more selects nothing.
+/// The most values that a path may visit: each `..` and each `[*]` multiplies them. Beyond that it selects nothing.
 const MOST: u32 = 1 << 14;
-/// How deep filters may lie in filters.
+/// How deeply filters may nest.
 const DEEPEST: usize = 8;
 
-/// Why a text is no path, as upstream words it.
+/// Why a path is invalid, in upstream's words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JsonPathError {
     #[error("invalid multiple recursive descent")]
     Descents,
-    /// It goes on in another line.
+    /// It continues on another line.
     #[error("unclosed action")]
     UnclosedAction,
     #[error("unrecognized character in action: U+{:04X} '{}'", u32::from(*.0), .0)]
@@ -41,12 +40,12 @@ pub enum JsonPathError {
     UnclosedArray,
     #[error("invalid array index {0}")]
     Index(String),
-    /// One that is larger than any.
+    /// The index is out of range.
     #[error("array index {0} is not a number")]
     IndexRange(String),
 }
 
-/// A path that was read.
+/// A parsed path.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Path(Vec<Step>);
 
@@ -55,7 +54,7 @@ enum Step {
     Field(String),
     /// `*`
     Each,
-    /// `..`: the value and all that is in it.
+    /// `..`: the value and all its descendants.
     Descend,
     /// `[1]`, `[-1:]`, `[*]`
     Slice(Slice),
@@ -63,9 +62,9 @@ enum Step {
     Union(Vec<Path>),
     /// `[?(@.a)]`, `[?(@.a==1)]`
     Filter(Path, String, Path),
-    /// In a filter: what is compared with.
+    /// In a filter: the value to compare with.
     Literal(Value),
-    /// A bare word: it is read, and selects nothing.
+    /// A bare word: accepted, but selects nothing.
     Word(String),
 }
 
@@ -80,7 +79,7 @@ struct Slice {
 
 impl FromStr for Path {
     type Err = JsonPathError;
-    /// Fails where upstream cannot read the text, and where filters nest more deeply than eight.
+    /// Fails if upstream cannot parse the text, or if filters nest more than eight deep.
     fn from_str(text: &str) -> Result<Path, JsonPathError> {
         let mut reader = Reader { rest: text, depth: 0 };
         reader.path()
@@ -88,7 +87,7 @@ impl FromStr for Path {
 }
 
 impl Path {
-    /// The first value that it selects; nothing where that is none, or an error.
+    /// The first selected value; `None` if there is none, or on an error.
     pub fn first<'a>(&'a self, value: &'a Value) -> Option<&'a Value> {
         let mut left = MOST;
         self.select(vec![value], &mut left).ok()?.first().copied()
@@ -196,7 +195,7 @@ fn holds<'a>(
     }
 }
 
-/// How two values of one type compare.
+/// Compares two values of one type.
 fn compared(one: &Value, other: &Value) -> Result<Ordering, &'static str> {
     match (one, other) {
         (Value::String(one), Value::String(other)) => Ok(one.cmp(other)),
@@ -216,7 +215,7 @@ impl Slice {
         let from_end = |at: i64| if at < 0 { at + length } else { at };
         let start = from_end(self.start.unwrap_or(0));
         let end = match self.end {
-            // The one behind the last is 0 counted from the end.
+            // The index after the last is 0 when counted from the end.
             Some(0) if self.one => length,
             Some(end) => from_end(end),
             None => length,
@@ -236,7 +235,7 @@ impl Slice {
     }
 }
 
-/// What is left of a path that is being read.
+/// The rest of a path being parsed.
 struct Reader<'a> {
     rest: &'a str,
     depth: usize,
@@ -279,7 +278,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A path that is a part of another.
+    /// A path within another.
     fn within(&self, text: &'a str) -> Result<Path, JsonPathError> {
         if self.depth >= DEEPEST {
             return Err(JsonPathError::TooDeep);
@@ -297,7 +296,7 @@ impl<'a> Reader<'a> {
         taken
     }
 
-    /// A name up to what ends it; a backslash takes the next character as it is.
+    /// A name up to its delimiter; a backslash escapes the next character.
     fn field(&mut self) -> Step {
         let mut end = self.rest.len();
         let mut characters = self.rest.char_indices();
@@ -360,7 +359,7 @@ impl<'a> Reader<'a> {
         Err(JsonPathError::UnterminatedString)
     }
 
-    /// `[0]`, `[1:2]`, `[*]`, `['a']`, and several with commas between them.
+    /// `[0]`, `[1:2]`, `[*]`, `['a']`, and several separated by commas.
     fn bracket(&mut self) -> Result<Vec<Step>, JsonPathError> {
         let Some((inside, rest)) = self.rest[1..].split_once(']').filter(|(inside, _)| !inside.contains('\n')) else {
             return Err(JsonPathError::UnterminatedArray);
@@ -402,7 +401,7 @@ impl<'a> Reader<'a> {
 
     fn filter(&mut self) -> Result<Step, JsonPathError> {
         self.take("[?(".len());
-        // Of quotes there is one pair at most, on one side.
+        // At most one pair of quotes, on one side.
         let (mut open, mut done, mut before) = (None, false, ' ');
         let end = self.rest.char_indices().find(|(_, c)| {
             match (c, open) {

@@ -1,10 +1,10 @@
-//! The kinds table: one row a kind. Everything generic (server verbs, discovery, CLI, storage keys) reads it. What a row says is in
-//! `kind.rs`.
+//! The kinds table: one row per kind. Everything generic (server verbs, discovery, CLI, storage keys) reads it. `kind.rs` documents
+//! the fields of a row.
 //!
-//! To add a kind: a file in `kinds/` with its row (the k8s-openapi type that its names, scope and schema come from, short
-//! names, columns) and what is special about it (defaults, validation); its line in `KINDS`; its type's name in
-//! `src/api/build.rs`, which writes the schema down; and the merge keys of its own lists in `schema/merge_keys.rs`. Verbs,
-//! decoding, patches, selectors, watches, discovery and the CLI then know it.
+//! To add a kind: a file in `kinds/` with its row (the k8s-openapi type that its names, scope and schema come from, short names,
+//! columns) and its specifics (defaults, validation); its line in `KINDS`; its type's name in `src/api/build.rs`, which includes
+//! the schema; and the merge keys of its own lists in `schema/merge_keys.rs`. Verbs, decoding, patches, selectors, watches,
+//! discovery and the CLI then support it.
 
 use std::sync::LazyLock;
 
@@ -71,7 +71,7 @@ mod webhook_configuration;
 pub use kind::{Conversion, Kind, Scope, Source, Storage, Strategy, VERBS};
 pub use scale::Scale;
 
-/// The table: groups in the order in which upstream lists them, each group's first version first.
+/// The table: groups in upstream's order, each group's first version first.
 pub static KINDS: &[Kind] = &[
     // core
     binding::KIND,
@@ -159,30 +159,30 @@ pub static KINDS: &[Kind] = &[
     dynamic_resources::RESOURCE_CLAIM,
     dynamic_resources::RESOURCE_CLAIM_TEMPLATE,
     dynamic_resources::RESOURCE_SLICE,
-    // metrics.k8s.io: behind the core group, whose names its resources have
+    // metrics.k8s.io: after the core group, whose names its resources share
     metrics::NODE,
     metrics::POD,
 ];
 
-/// The rows whose objects are stored: every kind once, whatever its versions.
+/// The rows of stored objects: one per kind, whatever its versions.
 pub fn stored() -> impl Iterator<Item = &'static Kind> {
     KINDS.iter().filter(|kind| kind.is_stored())
 }
 
-/// Names in lower case, each with its row: plural, singular and short names.
+/// Lower-case names with their rows: plural, singular and short names.
 static NAMES: LazyLock<std::collections::HashMap<String, &'static Kind>> = LazyLock::new(|| {
     let mut names = std::collections::HashMap::new();
     for kind in KINDS {
         let own = [kind.plural, kind.singular].into_iter().chain(kind.short_names.iter().copied());
         for name in own {
-            // The first row wins, as the first group does upstream.
+            // The first row wins, like upstream's first group.
             names.entry(name.to_ascii_lowercase()).or_insert(kind);
         }
     }
     names
 });
 
-/// Finds a kind by plural, singular, short name or Kind, any case, with or without its group: `po`, `deployments.apps`,
+/// Finds a kind by plural, singular, short name or Kind, in any case, with or without its group: `po`, `deployments.apps`,
 /// `Deployment`, `deployments.v1.apps`.
 pub fn lookup(name: &str) -> Option<&'static Kind> {
     let name = name.to_ascii_lowercase();
@@ -203,7 +203,7 @@ pub fn lookup(name: &str) -> Option<&'static Kind> {
 
 /// The row of a stored version, by a literal in the row of another version of the same kind.
 fn row(api_version: &str, kind: &str) -> &'static Kind {
-    // The invariant: the table holds what such a literal names; a test converts every row.
+    // The invariant: the table contains every such literal; a test converts every row.
     of(api_version, kind).expect("a row names a row of the table")
 }
 

@@ -1,10 +1,10 @@
 //! The objects of the API: kinds, schemas, defaults, validation, selectors, quantities, patches. Pure: no I/O.
 //!
-//! `Object` is an object as the server and the store hold it, an untyped JSON tree; the `k8s_openapi` types are
-//! views of it for controllers, scheduler and agent. `kinds::KINDS` is the table that everything generic reads.
+//! `Object` is an object as the server and the store represent it, an untyped JSON tree; the `k8s_openapi` types are views of it
+//! for controllers, scheduler and agent. `kinds::KINDS` is the table that everything generic reads.
 //!
-//! A write passes here in this order: `Kind::decode` (field types, unknown fields), `strategy::prepare_*` (what a writer
-//! may not set), the kind's defaults, `strategy::validate_*` (all rules), and back out as JSON.
+//! A write goes through these in order: `Kind::decode` (field types, unknown fields), `strategy::prepare_*` (fields that a writer
+//! may not set), the kind's defaults, `strategy::validate_*` (all rules), and back to JSON.
 
 #![forbid(unsafe_code)]
 

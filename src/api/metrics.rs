@@ -1,8 +1,8 @@
-//! What nodes use of their resources: what an agent reports of it, and `metrics.k8s.io/v1beta1`, which shows it.
+//! Resource usage: the agents' reports, and `metrics.k8s.io/v1beta1`.
 //!
-//! An agent measures (`node::usage`) and puts a [`Report`] to the subresource `usage` of its own Node. The server keeps the
-//! last one of each node in memory and answers `get` and `list` of the group's `pods` and `nodes` from it
-//! (`server::usage`); there is nothing to watch. A client asks for them as for any other object:
+//! An agent measures (`node::usage`) and puts a [`Report`] to the subresource `usage` of its own Node. The server keeps the last
+//! one of each node in memory and answers `get` and `list` of the group's `pods` and `nodes` from it (`server::usage`); there is
+//! nothing to watch. Clients read them like any other object:
 //!
 //! ```text
 //! let selected = Options { label_selector: Some("app=web".into()), ..Options::default() };
@@ -33,11 +33,11 @@ pub type ResourceList = BTreeMap<String, Text>;
 /// The API group.
 pub const GROUP: &str = "metrics.k8s.io";
 
-/// What a node and the containers on it use, as its agent puts it to `nodes/<name>/usage`.
+/// The usage of a node and its containers, which its agent puts to `nodes/<name>/usage`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
-    /// When it was measured, by the node's clock.
+    /// The time of measurement, by the node's clock.
     pub time: Timestamp,
     /// The node as a whole; `None`: it was measured only once so far.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -47,7 +47,7 @@ pub struct Report {
     pub pods: Vec<PodUsage>,
 }
 
-/// Of a node.
+/// The usage of a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeUsage {
@@ -57,20 +57,20 @@ pub struct NodeUsage {
     pub usage: Usage,
 }
 
-/// Of one Pod.
+/// The usage of one Pod.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodUsage {
     pub namespace: String,
     pub name: String,
-    /// As the API knows it: of a static Pod, its mirror's.
+    /// The uid in the API: for a static Pod, its mirror's.
     pub uid: String,
-    /// As of a node; the longest of its containers'.
+    /// As for a node; the longest of its containers'.
     pub window_ms: u64,
     pub containers: Vec<ContainerUsage>,
 }
 
-/// Of one container.
+/// The usage of one container.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerUsage {
@@ -79,7 +79,7 @@ pub struct ContainerUsage {
     pub usage: Usage,
 }
 
-/// What is measured.
+/// The measured values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Usage {
@@ -90,7 +90,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// As a resource list: `cpu` in decimal, `memory` in binary form, as metrics-server writes them.
+    /// As a resource list: `cpu` in decimal, `memory` in binary form, as in metrics-server.
     pub fn quantities(&self) -> ResourceList {
         let units = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         let (cpu, memory) =
@@ -104,9 +104,9 @@ impl Usage {
 pub struct PodMetrics {
     /// Name, namespace and labels are the Pod's.
     pub metadata: ObjectMeta,
-    /// The end of the time in which the CPU was measured.
+    /// The end of the CPU measurement.
     pub timestamp: Time,
-    /// Its length, in Go's form: `15.02s`.
+    /// Its duration, in Go's format: `15.02s`.
     pub window: String,
     pub containers: Vec<ContainerMetrics>,
 }

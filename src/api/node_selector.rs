@@ -1,4 +1,4 @@
-//! Node selectors: which nodes a Pod's affinity, or that of a volume, means.
+//! Node selectors: which nodes the affinity of a Pod or volume selects.
 
 use k8s_openapi::api::core::v1::{NodeAffinity, NodeSelectorRequirement, NodeSelectorTerm, PodSpec};
 
@@ -9,17 +9,17 @@ pub fn selects<'a>(spec: &PodSpec, name: &str, label: impl Fn(&str) -> Option<&'
         && affinity.and_then(required).is_none_or(|terms| any(terms, name, label))
 }
 
-/// What a node affinity requires; `None` where it only prefers.
+/// The required terms of a node affinity; `None` if it has only preferences.
 pub fn required(affinity: &NodeAffinity) -> Option<&[NodeSelectorTerm]> {
     affinity.required_during_scheduling_ignored_during_execution.as_ref().map(|r| r.node_selector_terms.as_slice())
 }
 
-/// Whether any of the terms means a node: they are alternatives, and none at all mean no node. `label` looks up its labels.
+/// Whether any of the terms matches a node: they are alternatives, and an empty list matches none. `label` looks up its labels.
 pub fn any<'a>(terms: &[NodeSelectorTerm], name: &str, label: impl Fn(&str) -> Option<&'a str>) -> bool {
     terms.iter().any(|term| matches(term, name, &label))
 }
 
-/// Whether all requirements of a term hold. An empty term means no node.
+/// Whether all requirements of a term are met. An empty term matches no node.
 pub fn matches<'a>(term: &NodeSelectorTerm, name: &str, label: impl Fn(&str) -> Option<&'a str>) -> bool {
     let labels = term.match_expressions.as_deref().unwrap_or_default();
     let fields = term.match_fields.as_deref().unwrap_or_default();

@@ -35,12 +35,12 @@ impl Object {
         }
     }
 
-    /// The untyped form of a typed object.
+    /// Converts a typed object to the untyped form.
     pub fn from_typed<T: Serialize>(typed: &T) -> Result<Object, Status> {
         serde_json::to_value(typed).map(Object).map_err(|e| Status::bad_request(e.to_string()))
     }
 
-    /// The typed view; fields it does not know are dropped.
+    /// The typed view; unknown fields are dropped.
     pub fn typed<T: DeserializeOwned>(&self) -> Result<T, Status> {
         T::deserialize(&self.0).map_err(|e| Status::bad_request(e.to_string()))
     }
@@ -98,12 +98,12 @@ impl Object {
             .filter_map(|v| OwnerReference::deserialize(v).ok())
             .collect()
     }
-    /// The owner with `controller: true`, if there is one.
+    /// The owner with `controller: true`, if any.
     pub fn controller(&self) -> Option<OwnerReference> {
         self.owner_references().into_iter().find(|o| o.controller == Some(true))
     }
 
-    /// `metadata` as a mutable map, created where missing.
+    /// `metadata` as a mutable map, created if missing.
     pub fn metadata_mut(&mut self) -> &mut Map<String, Value> {
         if !self.0.is_object() {
             self.0 = Value::Object(Map::new());
@@ -134,11 +134,11 @@ impl Object {
     }
 }
 
-/// How deeply an object may be nested, by whatever face it comes. JSON is read up to 127 levels; around an object lie those of a call
-/// or a review.
+/// The maximum nesting of an object, from any face. JSON is parsed up to 127 levels, including those of a call or a review around
+/// an object.
 pub const MAX_NESTED: usize = 112;
 
-/// Refuses a body that is nested deeper: what is stored must be read again, as JSON.
+/// Refuses a more deeply nested body: stored objects must be parsed as JSON again.
 pub fn check_nesting(body: &Value) -> Result<(), Status> {
     match nests_within(body, MAX_NESTED) {
         true => Ok(()),
@@ -146,7 +146,7 @@ pub fn check_nesting(body: &Value) -> Result<(), Status> {
     }
 }
 
-/// Whether a value has no more than so many lists and maps within each other.
+/// Whether a value nests at most this many lists and maps.
 pub fn nests_within(value: &Value, levels: usize) -> bool {
     match value {
         Value::Array(items) => levels > 0 && items.iter().all(|item| nests_within(item, levels - 1)),
@@ -155,7 +155,7 @@ pub fn nests_within(value: &Value, levels: usize) -> bool {
     }
 }
 
-/// How many bytes a value takes as JSON, more or less.
+/// The approximate length of a value as JSON.
 pub fn length(value: &Value) -> usize {
     match value {
         Value::String(text) => text.len() + 3,

@@ -1,21 +1,20 @@
-//! What many parts ask of a Pod: its QoS class, its resources, the tolerations that admission adds.
+//! Common properties of a Pod: its QoS class, its resources, the tolerations that admission adds.
 
 use serde_json::{Map, Value, json};
 
 use super::quantity::Quantity;
 
-/// The resources that a Pod's QoS class comes of.
+/// The resources that determine a Pod's QoS class.
 pub const COUNTED: [&str; 2] = ["cpu", "memory"];
 
-/// `Guaranteed`, `Burstable` or `BestEffort`, of a PodSpec.
-/// <https://kubernetes.io/docs/concepts/workloads/pods/pod-qos/>
+/// `Guaranteed`, `Burstable` or `BestEffort`, for a PodSpec. <https://kubernetes.io/docs/concepts/workloads/pods/pod-qos/>
 pub fn qos_class(spec: &Value) -> &'static str {
     let amount = |map: &Value, name: &str| Quantity::from_json(&map[name]).filter(|q| !q.is_zero());
     let containers = || {
         let list = |field: &str| spec[field].as_array().map(Vec::as_slice).unwrap_or_default().iter();
         list("initContainers").chain(list("containers"))
     };
-    // Those of them that the Pod as a whole names stand above those of its containers; resources that name none say nothing.
+    // Pod-level resources take precedence over those of its containers, if they include any of these.
     let whole = &spec["resources"];
     let of: Vec<&Value> =
         if COUNTED.iter().any(|name| !whole["requests"][name].is_null() || !whole["limits"][name].is_null()) {
@@ -38,7 +37,7 @@ pub fn qos_class(spec: &Value) -> &'static str {
     }
 }
 
-/// For how many seconds a Pod that says nothing of it stays on a node with one of these taints.
+/// How many seconds a Pod stays by default on a node with one of these taints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TolerationSeconds {
     pub not_ready: i64,
@@ -51,7 +50,7 @@ impl Default for TolerationSeconds {
     }
 }
 
-/// The two tolerations that admission gives every Pod without others for these taints: some grace on a node that is not
+/// The two tolerations that admission adds to every Pod without tolerations for these taints: a grace period on a node that is not
 /// ready or not reachable.
 pub fn add_default_tolerations(spec: &mut Map<String, Value>, seconds: TolerationSeconds) {
     let list = spec.entry("tolerations").or_insert_with(|| json!([]));

@@ -1,16 +1,16 @@
-//! What other objects a Pod refers to by name: one list for whoever grants, refuses or follows such references.
+//! The objects that a Pod refers to by name: a single list for code that grants, refuses or follows such references.
 
 use serde_json::Value;
 
 use super::Object;
 
-/// On a mirror Pod: the hash of the static Pod that it shows. Only a node may set it; see `server::admission`.
+/// On a mirror Pod: the hash of the static Pod that it represents. Only nodes may set it; see `server::admission`.
 pub const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// A resource's plural, and the object's name in the Pod's namespace: "" where the Pod names none.
+/// A resource's plural, and the object's name in the Pod's namespace; "" if the Pod names none.
 pub type Reference = (&'static str, String);
 
-/// Everything that the Pod's spec refers to, in no order, some more than once.
+/// Everything that the Pod's spec refers to, unordered, with duplicates.
 pub fn all(pod: &Object) -> Vec<Reference> {
     let mut found = Found(Vec::new());
     let spec = &pod.0["spec"];
@@ -25,12 +25,12 @@ pub fn all(pod: &Object) -> Vec<Reference> {
         }
         found.volume(volume);
     }
-    // Those made of a template have their names in the status.
+    // The names of those generated from templates are in the status.
     items(&spec["resourceClaims"]).for_each(|claim| found.named("resourceclaims", claim, "resourceClaimName"));
     found.0
 }
 
-/// The claim that is made for a Pod's ephemeral volume.
+/// The claim that is created for a Pod's ephemeral volume.
 pub fn own_claim(pod: &Object, volume: &Value) -> String {
     format!("{}-{}", pod.name(), volume["name"].as_str().unwrap_or(""))
 }
@@ -38,14 +38,14 @@ pub fn own_claim(pod: &Object, volume: &Value) -> String {
 struct Found(Vec<Reference>);
 
 impl Found {
-    /// A name that counts only where there is one.
+    /// A name that counts only if it is set.
     fn given(&mut self, resource: &'static str, name: &Value) {
         if name.as_str().is_some_and(|name| !name.is_empty()) {
             self.0.push((resource, text(name)));
         }
     }
 
-    /// A source that refers to something, whatever it names.
+    /// A source whose presence is a reference, whatever it names.
     fn named(&mut self, resource: &'static str, source: &Value, field: &str) {
         if source.is_object() {
             self.0.push((resource, text(&source[field])));

@@ -1,4 +1,4 @@
-//! What a Pod asks of a node and what a node has, as sums: init containers, sidecars and overhead counted as upstream.
+//! Sums of what a Pod requests and a node has: init containers, sidecars and overhead count as upstream.
 //! <https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers>
 
 use std::collections::{BTreeMap, HashMap};
@@ -18,7 +18,7 @@ pub struct Amounts {
     pub cpu: i64,
     pub memory: i64,
     pub ephemeral_storage: i64,
-    /// Extended resources and huge pages; none of which there is nothing.
+    /// Extended resources and huge pages, without zero amounts.
     pub others: BTreeMap<String, i64>,
 }
 
@@ -32,7 +32,7 @@ impl Amounts {
         amounts
     }
 
-    /// Nobody requests or has less than nothing.
+    /// Negative amounts count as 0.
     fn set(&mut self, name: &str, quantity: &Quantity) {
         match name {
             "cpu" => self.cpu = quantity.millis().max(0),
@@ -43,7 +43,7 @@ impl Amounts {
         }
     }
 
-    /// A name goes with its amount: whoever writes Pods chooses the names, and Pods come and go.
+    /// Zero entries are removed: users choose the names, and Pods come and go.
     fn put(&mut self, name: &str, amount: i64) {
         match (amount, self.others.get_mut(name)) {
             (0, _) => drop(self.others.remove(name)),
@@ -67,7 +67,7 @@ impl Amounts {
     pub fn subtract(&mut self, other: &Amounts) {
         self.combine(other, i64::saturating_sub);
     }
-    /// `other` with what there is here of the resources that it names.
+    /// `other`, plus the amounts here of the resources that it contains.
     fn beside(&self, mut other: Amounts) -> Amounts {
         other.cpu = other.cpu.saturating_add(self.cpu);
         other.memory = other.memory.saturating_add(self.memory);
@@ -81,7 +81,7 @@ impl Amounts {
         self.combine(other, i64::max);
     }
 
-    /// Whether a sum did not fit: what was added to it cannot be taken off again.
+    /// Whether a sum overflowed: then nothing can be subtracted from it again.
     pub fn is_saturated(&self) -> bool {
         [self.cpu, self.memory, self.ephemeral_storage].iter().chain(self.others.values()).any(|n| *n == i64::MAX)
     }
@@ -107,28 +107,28 @@ impl Amounts {
     }
 }
 
-/// What a node can give to Pods, and how many Pods it takes.
+/// What a node can allocate to Pods, and how many Pods it accepts.
 pub fn allocatable(node: &Node) -> (Amounts, i64) {
     let map = node.status.as_ref().and_then(|s| s.allocatable.as_ref().or(s.capacity.as_ref()));
     let pods = map.and_then(|m| m.get("pods")).and_then(|q| q.0.parse::<Quantity>().ok());
     (Amounts::from_map(map), pods.map_or(0, |q| q.value()))
 }
 
-/// What a Pod requests: the larger of what its containers and sidecars need together and what its init containers need
-/// one after the other (beside the sidecars started before them); or what it requests as a whole; plus overhead.
+/// The requests of a Pod: the larger of what its containers and sidecars need together and what its init containers need one after
+/// the other (beside the sidecars started before them); or its Pod-level requests; plus overhead.
 pub fn requests(pod: &Pod) -> Amounts {
     sum(pod, request, whole_requests(pod))
 }
 
-/// What a Pod takes of its node: what it requests, or more as long as its containers still have more, or were promised it,
-/// than they request by now. A request that its node cannot ever fulfil does not count.
+/// What a Pod occupies on its node: its requests, or more while its containers still have, or are allocated, more than they now
+/// request. Requests that its node can never fulfil do not count.
 pub fn held(pod: &Pod) -> Amounts {
     let statuses = statuses(pod);
     sum(pod, |container| held_by(pod, &statuses, container, request), whole_requests(pod))
 }
 
-/// Whether the Pod's node has said that it cannot ever give it what it requests now: a verdict on an older generation says
-/// nothing of a newer wish. (Deletion counts as a generation too, and leaves the wish as it was.)
+/// Whether the Pod's node has reported that it can never fulfil the current requests: a report for an older generation does not
+/// apply to newer ones. (Deletion increments the generation too, without changing the requests.)
 pub fn is_infeasible(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
     conditions.iter().any(|c| {
@@ -138,7 +138,7 @@ pub fn is_infeasible(pod: &Pod) -> bool {
     })
 }
 
-/// What a container holds; `requested` is what it requests.
+/// What a container occupies; `requested` is what it requests.
 fn held_by(
     pod: &Pod,
     statuses: &HashMap<&str, &ContainerStatus>,
@@ -149,7 +149,7 @@ fn held_by(
     let promised = status.allocated_resources.as_ref();
     let has = status.resources.as_ref().and_then(|r| r.requests.as_ref());
     let own = container.resources.as_ref().and_then(|r| r.requests.as_ref());
-    // Mostly all three are the same.
+    // Usually all three are equal.
     if [promised, has].into_iter().flatten().all(|told| own == Some(told)) {
         return requested(container);
     }
@@ -160,7 +160,7 @@ fn held_by(
     amounts
 }
 
-/// The statuses of a Pod's containers by their names, the first of each.
+/// The statuses of a Pod's containers by name, the first of each.
 fn statuses(pod: &Pod) -> HashMap<&str, &ContainerStatus> {
     let lists = pod.status.iter().flat_map(|s| s.container_statuses.iter().chain(&s.init_container_statuses));
     let mut known = HashMap::new();
@@ -170,7 +170,7 @@ fn statuses(pod: &Pod) -> HashMap<&str, &ContainerStatus> {
     known
 }
 
-/// What a Pod's limits allow, summed likewise. A resource that a container does not limit counts as none there.
+/// The sum of a Pod's limits. A container without a limit counts as 0.
 pub fn limits(pod: &Pod) -> Amounts {
     let of = |container: &Container| Amounts::from_map(container.resources.as_ref().and_then(|r| r.limits.as_ref()));
     sum(pod, of, pod.spec.as_ref().and_then(|s| s.resources.as_ref()?.limits.as_ref()))
@@ -180,7 +180,7 @@ fn whole_requests(pod: &Pod) -> Option<&Quantities> {
     pod.spec.as_ref()?.resources.as_ref()?.requests.as_ref()
 }
 
-/// [`held`], with upstream's assumptions for containers that name nothing: 100m CPU and 200 MiB. For scores alone.
+/// [`held`], with upstream's assumptions for containers without requests: 100m CPU and 200 MiB. For scores only.
 pub fn assumed_requests(pod: &Pod) -> Amounts {
     let of = |container: &Container| {
         let resources = container.resources.as_ref();
@@ -201,7 +201,7 @@ pub fn assumed_requests(pod: &Pod) -> Amounts {
     sum(pod, |container| held_by(pod, &statuses, container, of), whole_requests(pod))
 }
 
-/// A limit without a request is a request too. (Defaulting says so already, but static Pods have not been through it.)
+/// A limit without a request is also the request. (Defaults ensure that, but do not apply to static Pods.)
 fn request(container: &Container) -> Amounts {
     let Some(resources) = &container.resources else { return Amounts::default() };
     let mut amounts = Amounts::from_map(resources.requests.as_ref());
@@ -215,7 +215,7 @@ fn request(container: &Container) -> Amounts {
     amounts
 }
 
-/// `whole`: what is said of the Pod as a whole, which stands above the sum.
+/// `whole`: the Pod-level resources, which take precedence over the sum.
 fn sum(pod: &Pod, of: impl Fn(&Container) -> Amounts, whole: Option<&Quantities>) -> Amounts {
     let Some(spec) = &pod.spec else { return Amounts::default() };
     let mut running = Amounts::default();
@@ -227,7 +227,7 @@ fn sum(pod: &Pod, of: impl Fn(&Container) -> Amounts, whole: Option<&Quantities>
             running.add(&own);
             sidecars.add(&own);
         } else {
-            // What it does not name is no more than what runs in the end: all sidecars do.
+            // For resources that it does not contain, the maximum is at the end, when all sidecars run.
             peak.raise_to(&sidecars.beside(own));
         }
     }

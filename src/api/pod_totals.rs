@@ -1,4 +1,4 @@
-//! What a Pod asks for as a whole, of an untyped PodSpec, resource by resource in exact quantities: for limits and quotas.
+//! The total resources of an untyped PodSpec in exact quantities, for limits and quotas.
 //! <https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers>
 
 use std::{
@@ -13,26 +13,25 @@ use super::Quantity;
 /// Amounts by resource.
 pub type Amounts = BTreeMap<String, Quantity>;
 
-/// The amounts of a map of quantities; what is none is left out.
+/// The amounts in a map of quantities; invalid ones are dropped.
 pub fn quantities(map: &Value) -> Amounts {
     let entries = map.as_object().into_iter().flatten();
     entries.filter_map(|(name, value)| Some((name.clone(), Quantity::from_json(value)?))).collect()
 }
 
-/// What all containers request together, or an init container beside the sidecars before it, whichever is more; where the
-/// Pod requests something as a whole, that.
+/// The requests of all containers together, or of an init container beside the sidecars before it, whichever is more; or the
+/// Pod-level requests.
 pub fn requests(spec: &Value) -> Amounts {
     total(spec, "requests")
 }
 
-/// The same of the limits. Containers without a limit add nothing.
+/// The same for the limits. Containers without a limit add nothing.
 pub fn limits(spec: &Value) -> Amounts {
     total(spec, "limits")
 }
 
-/// The spec of a Pod with what its containers hold: what they ask for, or more as long as they still have more, or were
-/// promised it. What its node has found that it cannot ever give does not count; what it has not judged yet does. Borrowed where
-/// that is what the spec says.
+/// A Pod's spec with what its containers occupy: their requests, or more while they still have, or are allocated, more. Requests
+/// that its node has found infeasible do not count; pending ones do. Borrowed if the spec is unchanged.
 pub fn held(pod: &Value) -> Cow<'_, Value> {
     let spec = &pod["spec"];
     let list = |of: &'static str| pod["status"][of].as_array().into_iter().flatten();
@@ -75,7 +74,7 @@ pub fn held(pod: &Value) -> Cow<'_, Value> {
     Cow::Owned(spec)
 }
 
-/// With what running the Pod itself costs: added to requests, and to such limits as there are.
+/// Adds the Pod's overhead: to requests, and to existing limits.
 pub fn with_overhead(mut amounts: Amounts, spec: &Value, to_all: bool) -> Amounts {
     for (name, overhead) in quantities(&spec["overhead"]) {
         if to_all || amounts.get(&name).is_some_and(|amount| !amount.is_zero()) {
@@ -91,7 +90,7 @@ fn total(spec: &Value, field: &str) -> Amounts {
     all
 }
 
-/// The `requests` or `limits` of a PodSpec's containers, whatever it says of the Pod as a whole.
+/// The `requests` or `limits` of a PodSpec's containers, ignoring Pod-level ones.
 pub fn of_containers(spec: &Map<String, Value>, field: &str) -> Amounts {
     let list = |name: &str| spec.get(name).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let (mut running, mut sidecars, mut peak) = (Amounts::new(), Amounts::new(), Amounts::new());
@@ -104,7 +103,7 @@ pub fn of_containers(spec: &Map<String, Value>, field: &str) -> Amounts {
             add(&mut running, &own);
             add(&mut sidecars, &own);
         } else {
-            // What it does not name is no more than what runs in the end: all sidecars do.
+            // For resources that it does not contain, the maximum is at the end, when all sidecars run.
             let beside = |name: &String| sidecars.get(name).copied().unwrap_or_default();
             let now = own.into_iter().map(|(name, amount)| (name.clone(), amount + beside(&name))).collect();
             raise(&mut peak, &now);

@@ -1,16 +1,16 @@
-//! What a Pod, or the template of one, says twice: validation lets it pass, and an apply keeps one of each. Whoever writes it is
-//! warned, in upstream's words (`GetWarningsForPodTemplate`).
+//! Duplicates in a Pod or its template that validation accepts, but that an apply merges. Their author is warned, in upstream's
+//! words (`GetWarningsForPodTemplate`).
 
 use std::collections::{HashMap, HashSet};
 
 use crate::Object;
 use crate::validation::At;
 
-/// So many warnings are made of one object, and so many pairs of ports looked at for them.
+/// The most warnings for one object, and the most pairs of ports compared for them.
 const MOST: usize = 100;
 const PAIRS: usize = 10_000;
 
-/// Where the templates of workloads are.
+/// The paths of workloads' templates.
 pub const TEMPLATES: &[(&str, &str)] = &[
     ("CronJob", "spec.jobTemplate.spec.template"),
     ("DaemonSet", "spec.template"),
@@ -22,7 +22,7 @@ pub const TEMPLATES: &[(&str, &str)] = &[
     ("StatefulSet", "spec.template"),
 ];
 
-/// Of a new object of a built-in kind.
+/// For a new object of a built-in kind.
 pub fn of_new(kind: &str, object: &Object) -> Vec<String> {
     let path = match TEMPLATES.iter().find(|(known, _)| *known == kind) {
         Some((_, path)) => *path,
@@ -45,7 +45,7 @@ pub fn of_new(kind: &str, object: &Object) -> Vec<String> {
     told.0
 }
 
-/// Of an object that replaces another one. Changes of Pods are their controllers' and nodes'.
+/// For an updated object. Controllers and nodes change Pods themselves, so these are exempt.
 pub fn of_change(kind: &str, new: &Object, old: &Object) -> Vec<String> {
     match kind == "Pod" || new.generation() == old.generation() {
         true => Vec::new(),
@@ -73,7 +73,7 @@ fn twice(list: &At<'_>, field: &str, told: &mut Told) {
     }
 }
 
-/// The last one of a name stands; it may be made of the one before.
+/// The last one with a name applies; it may be derived from an earlier one.
 fn variables(env: &At<'_>, told: &mut Told) {
     let mut seen = HashSet::new();
     for variable in env.items() {
@@ -89,7 +89,7 @@ fn variables(env: &At<'_>, told: &mut Told) {
     }
 }
 
-/// Ports of all containers: they have one address.
+/// Ports of all containers, which share one address.
 fn ports<'a>(containers: impl Iterator<Item = At<'a>>, told: &mut Told) {
     let mut all: HashMap<(i64, &str), Vec<(At<'a>, &str, i64)>> = HashMap::new();
     let mut left = PAIRS;

@@ -1,4 +1,4 @@
-//! The expressions of admission policies and of webhooks' match conditions: what they may name, and compiled.
+//! The expressions of admission policies and of webhooks' match conditions: their variables, and their compilation.
 //! <https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/>
 
 use std::fmt;
@@ -13,7 +13,7 @@ pub use type_check::{Custom, type_check};
 use super::cel::types::Fields;
 use super::cel::{CompileError, Env, Program, Type, compile};
 
-/// An expression, compiled or not; with the text and the field that it is.
+/// An expression, compiled or not; with its text and field.
 #[derive(Debug)]
 pub struct Expression {
     /// `spec.validations[0].expression`
@@ -22,13 +22,13 @@ pub struct Expression {
     pub program: Result<Program, CompileError>,
 }
 
-/// A policy, compiled.
+/// A compiled policy.
 #[derive(Debug)]
 pub struct Policy {
     pub conditions: Vec<(String, Expression)>,
     pub variables: Vec<(Arc<str>, Expression)>,
     pub validations: Vec<Validation>,
-    /// Each with its key.
+    /// With their keys.
     pub audits: Vec<(String, Expression)>,
 }
 
@@ -40,7 +40,7 @@ pub struct Validation {
     pub reason: String,
 }
 
-/// The variables of a policy that an expression may name: those before it.
+/// The variables that a policy's expression may use: those before it.
 struct Declared(Vec<(Arc<str>, Type)>);
 
 impl fmt::Debug for Declared {
@@ -58,12 +58,12 @@ impl Fields for Declared {
     }
 }
 
-/// What is known of the things that expressions name.
+/// The known types of variables.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
     /// The type of `object` and `oldObject`.
     pub object: Type,
-    /// That of `params`; none where there are no parameters.
+    /// The type of `params`; `None` without parameters.
     pub params: Option<Type>,
 }
 
@@ -87,7 +87,7 @@ fn expression(field: String, text: &Json, env: &Env) -> Expression {
     Expression { field, text, program }
 }
 
-/// As `expression`; a value of another type than one of these is an error too.
+/// Like `expression`; a value of a type other than these is an error too.
 fn expression_of(field: String, text: &Json, env: &Env, wanted: &[Type]) -> Expression {
     let mut made = expression(field, text, env);
     if let Ok(program) = &made.program
@@ -115,7 +115,7 @@ pub fn conditions(list: &Json, field: &str, known: &Known) -> Vec<(String, Expre
 }
 
 impl Policy {
-    /// Compiles the `spec` of a policy, with as much as is known of what it is about.
+    /// Compiles the `spec` of a policy, with the known types.
     pub fn compile(spec: &Json, known: &Known) -> Policy {
         let list = |field: &str| spec[field].as_array().into_iter().flatten().enumerate();
         let mut declared = Vec::new();

@@ -1,9 +1,9 @@
-//! What Prometheus' clients tell of each process, out of `/proc/self` (proc_pid_stat(5)).
+//! Standard process metrics of Prometheus' clients, from `/proc/self` (proc_pid_stat(5)).
 
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The unit of times in /proc (USER_HZ) on all architectures that Linux has today.
+/// The unit of times in /proc (USER_HZ) on all current Linux architectures.
 const TICKS: f64 = 100.0;
 
 /// The fields of `/proc/self/stat` by their numbers.
@@ -12,17 +12,17 @@ struct Stat(Vec<Option<f64>>);
 impl Stat {
     fn read() -> Stat {
         let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-        // The second field, the name, may have blanks; it ends with the last parenthesis.
+        // The second field, the name, may contain blanks; it ends with the last parenthesis.
         let after = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
         Stat(after.split_whitespace().map(|field| field.parse().ok()).collect())
     }
 
-    /// The third one and those behind it.
+    /// A field from the third one on.
     fn field(&self, number: usize) -> Option<f64> {
         self.0.get(number - 3).copied().flatten()
     }
 
-    /// When the process began, in seconds.
+    /// The start time, in seconds since boot.
     fn start(&self) -> Option<f64> {
         let up = std::fs::read_to_string("/proc/uptime").ok()?;
         let up: f64 = up.split(' ').next()?.parse().ok()?;
@@ -31,12 +31,12 @@ impl Stat {
     }
 }
 
-/// When the process began, in seconds of the epoch.
+/// The start time of the process, in seconds since the epoch.
 pub fn start() -> Option<f64> {
     Stat::read().start()
 }
 
-/// One metric in OpenMetrics; what cannot be read is left out.
+/// One metric in OpenMetrics; unavailable ones are left out.
 fn tell(out: &mut String, name: &str, kind: &str, help: &str, value: Option<f64>) {
     let Some(value) = value else { return };
     let sample = if kind == "counter" { "_total" } else { "" };
@@ -49,7 +49,7 @@ fn tell_start(out: &mut String, stat: &Stat) {
     tell(out, "process_start_time_seconds", "gauge", help, stat.start());
 }
 
-/// When the process began, as a metric.
+/// The start time of the process, as a metric.
 pub fn start_metric() -> String {
     let mut out = String::new();
     tell_start(&mut out, &Stat::read());

@@ -1,70 +1,70 @@
-//! Which protections of the API server are in force, as it says itself: the answer of the method `protections`.
+//! The API server's own report on its protections: the response of the method `protections`.
 
 use serde::{Deserialize, Serialize};
 
 /// The method's name.
 pub const METHOD: &str = "protections";
-/// Who may ask: whoever may `get` this path.
+/// Required to call it: the right to `get` this path.
 pub const PATH: &str = "/debug/protections";
 
-/// The annotation by which a Node says how it learns what Pods have on disk: [`PROJECT_QUOTAS`], or `walking: WHY`.
+/// The Node annotation on how it measures Pods' disk usage: [`PROJECT_QUOTAS`], or `walking: WHY`.
 pub const DISK_USAGE: &str = "podwright/disk-usage";
 pub const PROJECT_QUOTAS: &str = "project quotas";
 
-/// The condition by which a Node says whether other programs' tables drop its Pods' traffic; its message names them.
+/// The Node condition on whether other programs' tables drop its Pods' traffic; its message names them.
 pub const CONFLICTING_TABLES: &str = "ConflictingTables";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Protections {
-    /// What lies in the store of Secrets.
+    /// The state of Secrets in the store.
     pub secrets: AtRest,
     /// Whether there is an audit log.
     pub audit: bool,
-    /// How many fixed tokens a file has brought.
+    /// How many static tokens a file has.
     pub fixed_tokens: usize,
-    /// The OpenID Connect issuer that is trusted beside the server itself.
+    /// The OpenID Connect issuer that is trusted in addition to the server itself.
     pub issuer: Option<String>,
-    /// Who is asked whether a request may be made, by upstream's names.
+    /// The authorizers, by upstream's names.
     pub authorization: Vec<String>,
-    /// The admission plugins that are off.
+    /// The disabled admission plugins.
     pub disabled_admission: Vec<String>,
-    /// The addresses that TLS is spoken on.
+    /// The TLS listen addresses.
     pub listening: Vec<String>,
     /// The server's process.
     pub process: Process,
 }
 
-/// What was found by reading raw values of the store, past the encryption.
+/// Determined by reading raw values from the store, below the encryption.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AtRest {
-    /// Whether what is written now is encrypted.
+    /// Whether new values are encrypted.
     pub configured: bool,
     pub encrypted: usize,
-    /// The keys of those that lie in the clear, as far as they fit.
+    /// The keys of unencrypted ones, up to a limit.
     pub clear: Vec<String>,
 }
 
-/// What the kernel says of a process (proc_pid_status(5)).
+/// The kernel's report on a process (proc_pid_status(5)).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Process {
     pub pid: u32,
     pub uid: u32,
-    /// The effective capabilities, a bit each.
+    /// The effective capabilities, as a bit mask.
     pub capabilities: u64,
     pub no_new_privs: bool,
     /// 0: none, 2: a filter.
     pub seccomp: u8,
-    /// Whether it also runs this machine's node, which needs root's rights.
+    /// Whether it also runs this machine's node, which needs root.
     pub runs_node: bool,
-    /// Whether Landlock confines it to its folders.
+    /// Whether Landlock confines it to its directories.
     pub landlock: bool,
 }
 
 impl Process {
-    /// Out of the text of `/proc/PID/status`.
+    /// Parses `/proc/PID/status`.
     pub fn parse(status: &str) -> Process {
         let field = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));

@@ -6,7 +6,7 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 
-/// How a quantity likes to be written.
+/// The canonical format of a quantity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
     /// `n u m "" k M G T P E`
@@ -27,10 +27,10 @@ pub struct Quantity {
 }
 
 const NANO: i128 = 1_000_000_000;
-/// Upstream caps what does not fit an int64.
+/// Upstream caps what exceeds an int64.
 const CAP: i128 = i64::MAX as i128 * NANO;
 
-/// Why a text is no quantity, as upstream words it.
+/// Why a quantity is invalid, in upstream's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
     #[error("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'")]
@@ -166,7 +166,7 @@ impl FromStr for Quantity {
     }
 }
 
-/// What a suffix multiplies by: base to the exponent.
+/// The factor of a suffix: base and exponent.
 fn scale(suffix: &str) -> Result<(i128, i32, Format), QuantityError> {
     use Format::{BinarySi, DecimalExponent, DecimalSi};
     let found = match suffix {
@@ -203,7 +203,7 @@ fn scale(suffix: &str) -> Result<(i128, i32, Format), QuantityError> {
 fn to_nanos(whole: &str, fraction: &str, base: i128, exponent: i32) -> i128 {
     const ENOUGH: i128 = CAP * 2;
     let fraction = fraction.trim_end_matches('0');
-    // All digits as one integer, and the power of ten that it stands at.
+    // All digits as one integer, and its power of ten.
     let mut digits: i128 = 0;
     let mut point = 9 - i64::try_from(fraction.len()).unwrap_or(i64::MAX / 2);
     let mut lost = false;
@@ -211,7 +211,7 @@ fn to_nanos(whole: &str, fraction: &str, base: i128, exponent: i32) -> i128 {
         if digits < ENOUGH {
             digits = digits * 10 + i128::from(c - b'0');
         } else {
-            // More digits than 37 matter for nothing but rounding.
+            // More than 37 digits only matter for rounding.
             point += 1;
             lost |= c != b'0';
         }
@@ -236,11 +236,11 @@ fn to_nanos(whole: &str, fraction: &str, base: i128, exponent: i32) -> i128 {
 }
 
 impl fmt::Display for Quantity {
-    /// Canonical: no fraction, the largest suffix that loses nothing.
+    /// Canonical: no fraction, the largest suffix without loss of precision.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const BINARY: &[&str] = &["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
         const DECIMAL: &[&str] = &["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
-        // Below 1024 and in fractions, binary quantities are written as decimal ones.
+        // Below 1024 and for fractions, binary quantities are written as decimal ones.
         let binary = self.format == Format::BinarySi && self.is_whole() && self.nanos.abs() >= 1024 * NANO;
         if self.nanos == 0 {
             return f.write_str("0");

@@ -1,5 +1,4 @@
-//! Resource quotas: what objects use of them, whether that fits, and how it is counted.
-//! <https://kubernetes.io/docs/concepts/policy/resource-quotas/>
+//! Resource quotas: usage by objects, checks, and counting. <https://kubernetes.io/docs/concepts/policy/resource-quotas/>
 
 use std::collections::BTreeMap;
 
@@ -14,15 +13,15 @@ use super::{Kind, Object, Quantity, kinds, pod, status};
 
 /// `<class>.storageclass.storage.k8s.io/requests.storage`
 const OF_CLASS: &str = ".storageclass.storage.k8s.io/";
-/// How claims named their class before there was a field.
+/// The annotation for a claim's class before there was a field.
 const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 
-/// Kinds of which more is counted than how many there are.
+/// Kinds for which more than the number of objects is counted.
 fn has_content(kind: &Kind) -> bool {
     matches!(kind.built_in(), "Pod" | "Service" | "PersistentVolumeClaim")
 }
 
-/// Whether objects of a kind count as such, under their own name, beside `count/...`.
+/// Whether objects of a kind are also counted under their own name, beside `count/...`.
 fn is_counted_by_name(kind: &Kind) -> bool {
     let named =
         ["configmaps", "persistentvolumeclaims", "replicationcontrollers", "resourcequotas", "secrets", "services"];
@@ -34,10 +33,10 @@ fn count_of(kind: &Kind) -> String {
     format!("count/{}", status::qualified(kind.plural, kind.group))
 }
 
-/// Whether a quota's resource counts something of objects of this kind.
+/// Whether a quota's resource counts objects of this kind.
 pub fn counts(kind: &Kind, resource: &str) -> bool {
     if kind.built_in() == "Event" {
-        // Too busy to be followed, and short-lived.
+        // Too frequent to track, and short-lived.
         return false;
     }
     if resource == count_of(kind) || (is_counted_by_name(kind) && resource == kind.plural) {
@@ -57,18 +56,18 @@ pub fn counts(kind: &Kind, resource: &str) -> bool {
     }
 }
 
-/// Whether a resource is of some device: its name has a domain, and not Kubernetes' own.
+/// Whether it is an extended resource: its name has a domain other than Kubernetes' own.
 fn is_extended(resource: &str) -> bool {
     resource.contains('/') && !resource.contains("kubernetes.io/") && !resource.starts_with("count/")
 }
 
-/// Whether an object is the mirror of a static Pod. It uses nothing of a quota: any node makes it, in any namespace, and would
-/// use up what its users have. What it shows runs whether it is there or not. (Upstream counts it.)
+/// Whether an object is the mirror of a static Pod. It is exempt from quotas: any node can create one in any namespace, and so use
+/// up its users' quota. The static Pod runs in any case. (Upstream counts it.)
 fn is_mirror(kind: &Kind, object: &Object) -> bool {
     kind.built_in() == "Pod" && object.annotation(MIRROR).is_some()
 }
 
-/// What an object uses, by the names of quotas' resources.
+/// An object's usage, by the names of quotas' resources.
 pub fn usage(kind: &Kind, object: &Object, now: Timestamp) -> Amounts {
     if is_mirror(kind, object) {
         return Amounts::new();
@@ -91,11 +90,11 @@ pub fn usage(kind: &Kind, object: &Object, now: Timestamp) -> Amounts {
     used
 }
 
-/// Whether a Pod still takes something: it has not ended, nor outstayed its deletion.
+/// Whether a Pod still uses resources: it is not finished, and has not exceeded its deletion.
 fn runs(pod: &Object, now: Timestamp) -> bool {
     let ended = matches!(pod.0["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
     let grace = pod.0["metadata"]["deletionGracePeriodSeconds"].as_i64().map(SignedDuration::from_secs);
-    // Twice its grace, as upstream has it: the time of deletion is the end of the first.
+    // Twice its grace period, as upstream: the deletion timestamp is the end of the first.
     let overdue =
         pod.deletion_timestamp().zip(grace).is_some_and(|(at, grace)| now > at.saturating_add(grace).unwrap_or(at));
     !ended && !overdue
@@ -155,7 +154,7 @@ fn of_claim(claim: &Object) -> Amounts {
     used
 }
 
-/// Whether an object is within all scopes of a quota.
+/// Whether an object matches all scopes of a quota.
 fn in_scope(kind: &Kind, object: &Object, quota: &Object) -> bool {
     let spec = &quota.0["spec"];
     let plain = spec["scopes"].as_array().into_iter().flatten();
@@ -205,22 +204,22 @@ fn has_affinity_across_namespaces(spec: &Value) -> bool {
     })
 }
 
-/// The resources of which every container must say how much, where a quota counts them.
+/// Resources that every container must specify if a quota counts them.
 const EXPLICIT: &[&str] = &["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
 
-/// Why a write may not be, as upstream words it.
+/// Why a write exceeds a quota, in upstream's words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuotaError {
-    /// Containers of a Pod say nothing of resources that are counted: which ones, by resource.
+    /// Containers do not specify counted resources: which ones, by resource.
     #[error("failed quota: {quota}: must specify {}", unsaid(.silent))]
     Unsaid { quota: String, silent: BTreeMap<String, Vec<String>> },
-    /// No controller has counted yet what is used.
+    /// No controller has counted the usage yet.
     #[error("status unknown for quota: {quota}, resources: {}", .resources.join(","))]
     Uncounted { quota: String, resources: Vec<String> },
-    /// The object takes less than nothing of this resource.
+    /// The object's usage of this resource is negative.
     #[error("quota usage is negative for resource(s): {0}")]
     Negative(String),
-    /// More than there is, of the resources that are told.
+    /// More than available of these resources.
     #[error("exceeded quota: {quota}, requested: {}, used: {}, limited: {}", told(.requested), told(.used), told(.limited))]
     Exceeded { quota: String, requested: Amounts, used: Amounts, limited: Amounts },
 }
@@ -235,7 +234,7 @@ fn told(amounts: &Amounts) -> String {
     each.collect::<Vec<_>>().join(",")
 }
 
-/// What a Pod leaves out that a quota's resources need said: the containers, by resource.
+/// What a Pod fails to specify for a quota's resources: the containers, by resource.
 fn constraints(kind: &Kind, object: &Object, resources: &[String]) -> BTreeMap<String, Vec<String>> {
     let mut missing = BTreeMap::new();
     if kind.built_in() != "Pod" {
@@ -249,7 +248,7 @@ fn constraints(kind: &Kind, object: &Object, resources: &[String]) -> BTreeMap<S
         None => !resources["requests"][resource.strip_prefix("requests.").unwrap_or(resource)].is_null(),
     };
     for resource in resources.iter().filter(|resource| EXPLICIT.contains(&resource.as_str())) {
-        // What is said of the Pod as a whole is said.
+        // A Pod-level value is enough.
         if says(&spec["resources"], resource) {
             continue;
         }
@@ -264,10 +263,11 @@ fn constraints(kind: &Kind, object: &Object, resources: &[String]) -> BTreeMap<S
     missing
 }
 
-/// What a quota has used after a write: `None` where that changes nothing. The old object is that before an update.
+/// A quota's usage after a write; `None` if that changes nothing. The old object is that before an update.
 ///
 /// # Errors
-/// The write may not be: the quota has too little left, is not counted yet, or needs said what the object leaves out.
+///
+/// The quota has too little left, is not counted yet, or requires values that the object does not specify.
 pub fn charge(
     quota: &Object,
     kind: &Kind,
@@ -276,7 +276,7 @@ pub fn charge(
     now: Timestamp,
 ) -> Result<Option<Amounts>, QuotaError> {
     let (hard, used) = (quantities(&quota.0["status"]["hard"]), quantities(&quota.0["status"]["used"]));
-    // What a controller has not counted yet is known by the wish alone.
+    // Before the first count only the spec is known.
     let wished = quantities(&quota.0["spec"]["hard"]);
     let counted = |resources: &Amounts| -> Vec<String> {
         resources.keys().filter(|resource| counts(kind, resource)).cloned().collect()
@@ -322,7 +322,7 @@ pub fn charge(
     Err(QuotaError::Exceeded { quota: name(), requested: of(&delta), used: of(&used), limited: of(&hard) })
 }
 
-/// Counts what is used of a quota, object by object.
+/// Counts the usage of a quota, object by object.
 pub struct Counter<'a> {
     quota: &'a Object,
     hard: Amounts,
@@ -337,14 +337,14 @@ impl<'a> Counter<'a> {
         Counter { quota, hard, used, now }
     }
 
-    /// The kinds whose objects must be shown to it, and whether how many there are is enough.
+    /// The kinds whose objects must be counted, and whether their number is enough.
     pub fn kinds(&self) -> Vec<(&'static Kind, bool)> {
         let counted = |kind: &Kind| kind.namespaced && self.hard.keys().any(|resource| counts(kind, resource));
         kinds::stored().filter(|kind| counted(kind)).map(|kind| (kind, !has_content(kind))).collect()
     }
 
-    /// The resources that are counted beside those of [`Counter::kinds`]: what definitions define, as far as it is defined.
-    /// Theirs are `count/widgets.example.com` alone.
+    /// The counted resources in addition to [`Counter::kinds`]: those of CRDs, if defined. They are always
+    /// `count/widgets.example.com`.
     pub fn custom(&self) -> Vec<String> {
         let counted = self.hard.keys().filter_map(|resource| resource.strip_prefix("count/"));
         let known = |resource: &str| kinds::stored().any(|kind| kind.resource() == resource);
@@ -357,7 +357,7 @@ impl<'a> Counter<'a> {
         }
     }
 
-    /// So many objects of a kind of which only their number counts.
+    /// Adds this many objects of a kind for which only the number counts.
     pub fn add_number(&mut self, kind: &Kind, number: usize) {
         let nothing = Object(Value::Null);
         if in_scope(kind, &nothing, self.quota) {
@@ -366,7 +366,8 @@ impl<'a> Counter<'a> {
         }
     }
 
-    /// So many objects of a custom resource. Scopes are of Pods and claims: a quota that has some leaves all else out.
+    /// Adds this many objects of a custom resource. Scopes only match Pods and claims: a quota with scopes excludes everything
+    /// else.
     pub fn add_custom(&mut self, resource: &str, number: usize) {
         let spec = &self.quota.0["spec"];
         let empty = |list: &Value| list.as_array().is_none_or(Vec::is_empty);
@@ -394,7 +395,7 @@ impl<'a> Counter<'a> {
     }
 }
 
-/// As objects hold quantities.
+/// In the form of API objects.
 pub fn to_json(amounts: &Amounts) -> Value {
     amounts.iter().map(|(name, amount)| (name.clone(), Value::from(amount.to_string()))).collect()
 }

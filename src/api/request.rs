@@ -1,4 +1,4 @@
-//! The one request and response of the API server, as every face and both transports carry them.
+//! The common request and response of the API server, for all faces and transports.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::spans::{Link, Span};
 
-/// What is asked of a resource; upstream's request verbs.
+/// The operation on a resource; upstream's request verbs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verb {
@@ -31,12 +31,12 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// Whether it changes what is stored.
+    /// Whether it changes stored objects.
     pub const fn writes(self) -> bool {
         matches!(self, Verb::Create | Verb::Update | Verb::Patch | Verb::Delete | Verb::DeleteCollection)
     }
 
-    /// As rules and messages name it.
+    /// The name in rules and messages.
     pub const fn as_str(self) -> &'static str {
         match self {
             Verb::Get => "get",
@@ -52,12 +52,12 @@ impl Verb {
     }
 }
 
-/// A request to the API server, whatever face it came through.
+/// A request to the API server, through any face.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Request {
     pub verb: Verb,
-    /// The resource: `pods`, `deployments.apps`; any name that `kinds::lookup` knows.
+    /// The resource: `pods`, `deployments.apps`; any name for `kinds::lookup`.
     pub resource: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
@@ -70,41 +70,41 @@ pub struct Request {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body: Option<Value>,
     pub options: Options,
-    /// Where `body` named a field twice, as the face found it in the text. Strict decoding refuses it.
+    /// Duplicate fields of `body`, as the face found them in the text. Strict decoding refuses them.
     #[serde(skip)]
     pub duplicates: Vec<String>,
-    /// Who asks. Set by the face that authenticated the caller, never taken from the wire.
+    /// The user. Set by the face that authenticated the caller, never taken from the wire.
     #[serde(skip)]
     pub user: User,
-    /// The other end of the connection that it came by, as the kernel knows it; none: a socket of this machine, or this process.
+    /// The peer address of its connection, from the kernel; `None`: a local socket, or this process.
     #[serde(skip)]
     pub address: Option<IpAddr>,
-    /// How it came, by a face; none: from this process.
+    /// Its origin at a face; `None`: this process.
     #[serde(skip)]
     pub origin: Option<Arc<Origin>>,
-    /// What in this process it is a part of, where that is traced.
+    /// The trace context within this process, if any.
     #[serde(skip)]
     pub part_of: Option<Link>,
 }
 
-/// How a request came; what the audit log tells of it beside what it asks.
+/// The origin of a request; logged by the audit log.
 #[derive(Default)]
 pub struct Origin {
     /// `Audit-ID`.
     pub id: String,
     pub received: Timestamp,
-    /// Path and query, as they came; empty where there are none.
+    /// Path and query, as received; may be empty.
     pub uri: String,
-    /// The addresses that it came by: those that proxies tell, then the connection's.
+    /// Its source addresses: those from proxies' headers, then the connection's.
     pub sources: Vec<String>,
-    /// There were more.
+    /// Some were dropped.
     pub more_sources: bool,
     pub user_agent: String,
-    /// Who was recognized; the request's user is another, if he asks as somebody else.
+    /// The authenticated user; differs from the request's user with impersonation.
     pub caller: OnceLock<User>,
-    /// What it says that it is a part of; of a connection that carries many requests, what each of them is.
+    /// Its trace context; for a connection with many requests, that of each.
     pub link: Option<Link>,
-    /// Of the trace that it is a part of, once it is known who asks.
+    /// Its span, once the caller is authenticated.
     pub span: OnceLock<Span>,
     /// See [`Origin::is_told`] and [`Origin::hold`].
     pub told: AtomicBool,
@@ -112,14 +112,14 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Notes that the pipeline tells of it.
+    /// Records that the pipeline logs it.
     pub fn told(&self) {
         self.told.store(true, Ordering::Relaxed);
     }
     pub fn is_told(&self) -> bool {
         self.told.load(Ordering::Relaxed)
     }
-    /// Keeps what shall end with the answer: this is dropped when that is over.
+    /// Keeps something until the response is complete: then it is dropped.
     pub fn hold(&self, what: Box<dyn Any + Send>) {
         *self.held.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(what);
     }
@@ -131,7 +131,7 @@ impl std::fmt::Debug for Origin {
     }
 }
 
-/// Upstream's query parameters of all verbs, in one bag.
+/// Upstream's query parameters for all verbs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Options {
@@ -139,7 +139,7 @@ pub struct Options {
     pub label_selector: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub field_selector: Option<String>,
-    /// Of the custom metrics of objects: which of a metric's series are meant.
+    /// For custom metrics of objects: selects a metric's series.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metric_label_selector: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -151,8 +151,8 @@ pub struct Options {
     /// `Exact` or `NotOlderThan`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resource_version_match: Option<String>,
-    /// Watch: start with ADDED events for what exists, closed by a bookmark annotated
-    /// `k8s.io/initial-events-end: "true"` (KEP-3157).
+    /// Watch: start with ADDED events for existing objects, followed by a bookmark annotated `k8s.io/initial-events-end: "true"`
+    /// (KEP-3157).
     #[serde(skip_serializing_if = "is_false")]
     pub send_initial_events: bool,
     #[serde(skip_serializing_if = "is_false")]
@@ -168,7 +168,7 @@ pub struct Options {
     /// Server-side apply: take over the fields of other managers.
     #[serde(skip_serializing_if = "is_false")]
     pub force: bool,
-    /// The JSON-RPC method `apply` shall be a server-side one.
+    /// The JSON-RPC method `apply` performs server-side apply.
     #[serde(skip_serializing_if = "is_false")]
     pub server_side: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -180,7 +180,7 @@ pub struct Options {
     pub propagation_policy: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preconditions: Option<Preconditions>,
-    /// What a component wants told in the object's trace about this write; kept nowhere else.
+    /// A component's note about this write for the object's trace; stored nowhere else.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
@@ -189,15 +189,15 @@ fn is_false(b: &bool) -> bool {
     !*b
 }
 
-/// What to do with fields that the schema does not know.
+/// How unknown fields are handled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FieldValidation {
-    /// Refuse the request; what people get.
+    /// Refuse the request; the default for clients.
     #[default]
     Strict,
-    /// Drop them and say so in `Response::warnings`.
+    /// Drop them with a warning in `Response::warnings`.
     Warn,
-    /// Drop them in silence; for agents of another version.
+    /// Drop them silently; for agents of another version.
     Ignore,
 }
 
@@ -212,15 +212,15 @@ pub enum PatchType {
     /// Server-side apply: create the object, or merge by field ownership (`managedFields`).
     #[serde(rename = "application/apply-patch+yaml")]
     Apply,
-    /// What `kubectl apply` does on the client's side, done by the server: create the object, or merge three ways with the
-    /// `kubectl.kubernetes.io/last-applied-configuration` annotation, lists of named things by their keys.
+    /// Client-side `kubectl apply`, done by the server: create the object, or three-way merge with the
+    /// `kubectl.kubernetes.io/last-applied-configuration` annotation, merging lists by their keys.
     #[serde(rename = "application/vnd.podwright.three-way+json")]
     ThreeWay,
     #[serde(rename = "application/strategic-merge-patch+json")]
     Strategic,
 }
 
-/// What must hold of the object for a delete to go on.
+/// Preconditions of a delete.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Preconditions {
@@ -240,13 +240,13 @@ pub struct User {
     pub uid: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<String>,
-    /// What else its authenticator knows: `authentication.kubernetes.io/pod-name`, ...
+    /// Extra information from the authenticator: `authentication.kubernetes.io/pod-name`, ...
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub extra: BTreeMap<String, Vec<String>>,
-    /// Who impersonates this user, if anybody but the superuser does: whatever the name, the work is for him.
+    /// The impersonating user, unless it is the superuser: the work counts for them.
     #[serde(skip)]
     pub impersonator: Option<String>,
-    /// Where one comes from who is not known: limits count him by that.
+    /// The address of an unauthenticated user, which limits count by.
     #[serde(skip)]
     pub address: Option<IpAddr>,
 }
@@ -265,9 +265,9 @@ impl User {
         self.groups.iter().any(|g| g == group)
     }
 
-    /// By which name limits count him. Names that a user gives himself are one: those that he impersonates are he, and the
-    /// ServiceAccounts of a namespace, of which he makes as many as he likes, are the namespace's. (Not those of `kube-system`,
-    /// which the administrator makes.)
+    /// The account name for limits. Names that users can choose share one account: impersonated users count as the impersonator,
+    /// and the ServiceAccounts of a namespace, of which users create any number, as the namespace. (Except for `kube-system`, whose
+    /// accounts the administrator creates.)
     pub fn counted_as(&self) -> &str {
         const ACCOUNTS: &str = "system:serviceaccount:";
         let name = self.impersonator.as_deref().unwrap_or(&self.name);
@@ -278,7 +278,7 @@ impl User {
     }
 }
 
-/// The answer of every verb but watch. Objects are encoded JSON, shared and never re-encoded on the way out.
+/// The response of every verb but watch. Objects are encoded JSON, shared and never re-encoded.
 #[derive(Clone, Debug)]
 pub struct Response {
     pub body: Body,
@@ -288,14 +288,14 @@ pub struct Response {
 
 #[derive(Clone, Debug)]
 pub enum Body {
-    /// One object; `created` tells 201 from 200.
+    /// One object; `created` selects 201 instead of 200.
     Object {
         bytes: Bytes,
         created: bool,
     },
     List(List),
     Status(Box<Status>),
-    /// A raw stream waits under this id: dial `/stream/<id>` (see `api::stream` for its frames).
+    /// A raw stream is available under this id: dial `/stream/<id>` (see `api::stream` for its frames).
     Stream {
         id: String,
     },
@@ -319,8 +319,8 @@ pub struct List {
 #[derive(Clone, Debug)]
 pub struct WatchEvent {
     pub kind: EventKind,
-    /// The object, encoded once and shared by all watchers; for `Error` a `Status`, for `Bookmark` an object with
-    /// nothing but its type and `metadata.resourceVersion`.
+    /// The object, encoded once and shared by all watchers; for `Error` a `Status`, for `Bookmark` an object with only its type and
+    /// `metadata.resourceVersion`.
     pub object: Bytes,
 }
 

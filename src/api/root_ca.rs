@@ -1,13 +1,13 @@
-//! The ConfigMap by which Pods know the server: the cluster's CA, one in every Namespace.
+//! The ConfigMap by which Pods verify the server: the cluster's CA, in every Namespace.
 
 use serde_json::{Value, json};
 
 /// Its name, upstream's.
 pub const NAME: &str = "kube-root-ca.crt";
-/// Its one key; also the file beside a Pod's token.
+/// Its only key; also the file beside a Pod's token.
 pub const KEY: &str = "ca.crt";
 
-/// The object, but for its name and namespace. `ca`: the CA's certificate in PEM.
+/// The object without name and namespace. `ca`: the CA's certificate in PEM.
 pub fn config_map(ca: &str) -> Value {
     json!({
         "apiVersion": "v1",

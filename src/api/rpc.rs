@@ -1,10 +1,10 @@
-//! The JSON-RPC face as both ends speak it: method names, results, and the sessions that a node is asked to open.
+//! The JSON-RPC protocol: method names, results, and the sessions that a node is asked to open.
 //!
-//! Methods take one object of named parameters. `get`, `list`, `create`, `update`, `patch`, `apply`, `delete`,
-//! `deletecollection` and `connect` take the fields of [`Request`](super::Request) but `verb`; `watch` takes the same and
-//! is a subscription (`watch`, `watchEvent`, `unwatch`) of [`Event`]s. An error's `code` is the HTTP code of the `Status`
-//! in its `data`. `node.sessions` is the subscription by which a node learns what it shall dial back for; `update` of its
-//! subresource `usage` is how it tells what it uses (`metrics::Report`).
+//! Methods take one object of named parameters. `get`, `list`, `create`, `update`, `patch`, `apply`, `delete`, `deletecollection`
+//! and `connect` take the fields of [`Request`](super::Request) except `verb`; `watch` takes the same and is a subscription
+//! (`watch`, `watchEvent`, `unwatch`) of [`Event`]s. An error's `code` is the HTTP code of the `Status` in its `data`.
+//! `node.sessions` is a node's subscription to the sessions that it must dial back for; it reports its resource usage with `update`
+//! of the subresource `usage` (`metrics::Report`).
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
@@ -23,7 +23,7 @@ pub const SESSIONS: &str = "node.sessions";
 pub const SESSION_EVENT: &str = "node.session";
 pub const UNSESSIONS: &str = "node.unsessions";
 
-/// The result of every method but the subscriptions.
+/// The result of every method except the subscriptions.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Answer {
@@ -52,14 +52,14 @@ pub struct Event {
 #[serde(rename_all = "camelCase")]
 pub struct Session {
     pub id: String,
-    /// Whom it counts for where all of the node's are taken; "" for the superuser and the server itself.
+    /// The user whose limit it counts for; "" for the superuser and the server itself.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub user: String,
     #[serde(flatten)]
     pub task: Task,
 }
 
-/// What a session is for.
+/// The purpose of a session.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "task", content = "options", rename_all = "camelCase")]
 pub enum Task {
@@ -80,15 +80,15 @@ pub enum Task {
         pod: PodRef,
         port: u16,
     },
-    /// One TCP connection from inside the node's network; where a Pod is meant, only while it has the address.
+    /// One TCP connection from within the node's network; for a Pod, only while the Pod has the address.
     Dial {
         address: String,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pod: Option<PodRef>,
     },
-    /// One HTTP request for the node's own endpoints, as of a kubelet: the request on STDIN, the answer on STDOUT.
+    /// One HTTP request to the node's own endpoints, like a kubelet's: the request on STDIN, the response on STDOUT.
     Endpoints,
-    /// `connect` on `nodes/<name>/image`: STDIN carries an archive where the operation takes one.
+    /// `connect` on `nodes/<name>/image`: STDIN carries an archive for some operations.
     Image(ImageOptions),
     /// `connect` on `pods/<name>/inspect`: one JSON document on STDOUT.
     Inspect {
@@ -101,7 +101,7 @@ pub enum Task {
 }
 
 impl Task {
-    /// The Pod whose shim or records it takes part of. A connection to its address takes nothing of either.
+    /// The Pod whose shim or records it uses. A connection to its address uses neither.
     pub fn pod(&self) -> Option<&PodRef> {
         match self {
             Task::Log { pod, .. }
@@ -115,7 +115,7 @@ impl Task {
     }
 }
 
-/// The Pod that a session is about.
+/// The Pod of a session.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodRef {
@@ -124,16 +124,16 @@ pub struct PodRef {
     pub uid: String,
 }
 
-/// One control-plane step of an object's story: `get` on `pods/<name>/trace` answers `{"kind": "Trace", "items": [Step]}`
-/// in order of time, with the steps of the Pod's owners.
+/// One control-plane step in an object's history: `get` on `pods/<name>/trace` answers `{"kind": "Trace", "items": [Step]}` ordered
+/// by time, with the steps of the Pod's owners.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Step {
     /// When the request came, RFC 3339 with microseconds.
     pub time: String,
-    /// From then to the store's commit, in microseconds.
+    /// The time until the store's commit, in microseconds.
     pub duration_us: u64,
-    /// The revision that it made.
+    /// The resulting revision.
     pub revision: u64,
     /// `create`, `update`, `patch`, `delete`.
     pub verb: String,
@@ -148,7 +148,7 @@ pub struct Step {
     /// The `fieldManager` of the request: which component it was.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub manager: String,
-    /// What that component tells about it: how the scheduler chose.
+    /// That component's note: how the scheduler decided.
     #[serde(skip_serializing_if = "String::is_empty", default)]
     pub note: String,
 }
@@ -182,11 +182,11 @@ pub enum LogStream {
     Stderr,
 }
 
-/// The names of the streams of a log that one may ask for.
+/// The valid names of log streams.
 pub const LOG_STREAMS: [&str; 3] = ["All", "Stderr", "Stdout"];
 
 impl LogStream {
-    /// `Some(None)` for all streams; `None` for a name that is none of [`LOG_STREAMS`].
+    /// `Some(None)` for all streams; `None` for an invalid name.
     pub fn named(name: &str) -> Option<Option<LogStream>> {
         match name {
             "All" => Some(None),
@@ -196,7 +196,7 @@ impl LogStream {
         }
     }
 
-    /// As the lines of a log are marked with it.
+    /// Its name in the lines of a log.
     pub fn mark(self) -> &'static str {
         match self {
             LogStream::Stdout => "stdout",
@@ -224,7 +224,7 @@ pub struct PortForwardOptions {
     pub port: u16,
 }
 
-/// An operation on a node's images. Progress and answers are JSON lines on STDOUT.
+/// An operation on a node's images. Progress and results are JSON lines on STDOUT.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "operation", rename_all = "camelCase")]
 pub enum ImageOptions {
@@ -247,7 +247,7 @@ pub enum ImageOptions {
     },
 }
 
-/// Turns an answer's object back into a `Value` where a caller wants one.
+/// Converts a response's object to a `Value`.
 pub fn value(raw: &RawValue) -> Value {
     // A `RawValue` is valid JSON by construction.
     serde_json::from_str(raw.get()).unwrap_or(Value::Null)

@@ -1,4 +1,4 @@
-//! The `scale` subresource: an `autoscaling/v1` Scale as a view of the kinds that have replicas.
+//! The `scale` subresource: an `autoscaling/v1` Scale as a view of kinds with replicas.
 
 use serde_json::{Value, json};
 
@@ -40,8 +40,7 @@ fn selector(value: &Value) -> LabelSelector {
     }
 }
 
-/// Writes an updated view back into its object; the view's resourceVersion and uid, where given, become the object's, so
-/// that the update compares them.
+/// Applies an updated view to its object; the view's resourceVersion and uid, if given, are copied as preconditions.
 pub fn set(scale: &Scale<impl AsRef<str>>, object: &mut Object, view: &Value) -> Result<(), Status> {
     let replicas = match &view["spec"]["replicas"] {
         Value::Null => 0,

@@ -30,9 +30,9 @@ pub enum Requirement {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LabelSelector(pub Vec<Requirement>);
 
-/// How many different requirements a selector may have that is given as text. Upstream has no limit but that of a URL's length.
+/// The most different requirements in a selector from text. Upstream is only limited by the length of URLs.
 pub const MOST_REQUIREMENTS: usize = 1000;
-/// And how many values, in all of them.
+/// The most values in all of them.
 const MOST_VALUES: usize = 10_000;
 
 fn too_many(most: usize, what: &str) -> Status {
@@ -40,10 +40,11 @@ fn too_many(most: usize, what: &str) -> Status {
 }
 
 impl LabelSelector {
-    /// Parses `a=b,c!=d,e in (f,g),h notin (i),j,!k,l>1,m<2`; what is said twice is said once.
+    /// Parses `a=b,c!=d,e in (f,g),h notin (i),j,!k,l>1,m<2`, dropping duplicates.
     ///
     /// # Errors
-    /// `BadRequest`: it is no selector, or has more than [`MOST_REQUIREMENTS`].
+    ///
+    /// `BadRequest`: it is invalid, or has more than [`MOST_REQUIREMENTS`].
     pub fn parse(text: &str) -> Result<LabelSelector, Status> {
         let mut parser = Parser { tokens: tokens(text), at: 0 };
         let mut all = parser.requirements().map_err(|why| Status::bad_request(why.to_string()))?;
@@ -63,7 +64,7 @@ impl LabelSelector {
         Ok(selector)
     }
 
-    /// How many look-ups and comparisons it takes at most to match one object.
+    /// The most lookups and comparisons to match one object.
     pub fn lookups(&self) -> usize {
         let values = |requirement: &Requirement| match requirement {
             Requirement::In(_, values) | Requirement::NotIn(_, values) => values.len(),
@@ -72,7 +73,7 @@ impl LabelSelector {
         self.0.iter().map(|requirement| 1 + values(requirement)).sum()
     }
 
-    /// A `metav1.LabelSelector`; an empty one matches everything. `None` where it has no meaning (validation refuses that).
+    /// From a `metav1.LabelSelector`; an empty one matches everything. `None` if it is invalid (validation refuses that).
     pub fn of(selector: &v1::LabelSelector) -> Option<LabelSelector> {
         let equal = |(key, value): (&String, &String)| Requirement::In(key.clone(), vec![value.clone()]);
         let mut all: Vec<Requirement> = selector.match_labels.iter().flatten().map(equal).collect();
@@ -89,8 +90,8 @@ impl LabelSelector {
         Some(LabelSelector(all))
     }
 
-    /// From the JSON of a `metav1.LabelSelector` (`matchLabels`, `matchExpressions`). No selector at all (null) matches
-    /// nothing; ask with `LabelSelector::from_optional_json` where that may be.
+    /// From the JSON of a `metav1.LabelSelector` (`matchLabels`, `matchExpressions`). A missing selector (null) matches nothing;
+    /// use `LabelSelector::from_optional_json` if it may be missing.
     pub fn from_json(value: &Value) -> Result<LabelSelector, Status> {
         let mut all = Vec::new();
         for (key, value) in value["matchLabels"].as_object().into_iter().flatten() {
@@ -121,23 +122,23 @@ impl LabelSelector {
             }
             all.push(requirement);
         }
-        // Upstream sorts by key; so does every text made of it.
+        // Sorted by key like upstream, so every text form is, too.
         all.sort_by(|a, b| a.key().cmp(b.key()));
         Ok(LabelSelector(all))
     }
 
-    /// As `from_json`; `None` where there is no selector, which matches nothing.
+    /// Like `from_json`; `None` for a missing selector, which matches nothing.
     pub fn from_optional_json(value: Option<&Value>) -> Result<Option<LabelSelector>, Status> {
         value.filter(|v| !v.is_null()).map(LabelSelector::from_json).transpose()
     }
 
-    /// Equality on every entry, as a Service's or a ReplicationController's `spec.selector`.
+    /// Equality for every entry, as in `spec.selector` of a Service or ReplicationController.
     pub fn from_map(map: &Map<String, Value>) -> LabelSelector {
         let one = |(k, v): (&String, &Value)| Requirement::In(k.clone(), vec![v.as_str().unwrap_or("").to_owned()]);
         LabelSelector(map.iter().map(one).collect())
     }
 
-    /// Whether it matches; `get` looks a label up.
+    /// Whether it matches; `get` looks up a label.
     pub fn matches<'a>(&self, get: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.0.iter().all(|r| match r {
             Requirement::In(k, vs) => get(k).is_some_and(|v| vs.iter().any(|w| w == v)),
@@ -154,7 +155,7 @@ impl LabelSelector {
         self.matches(|key| labels?.get(key)?.as_str())
     }
 
-    /// The only value that it lets a label have, if there is one.
+    /// The only value that it permits for a label, if any.
     pub fn exact(&self, key: &str) -> Option<&str> {
         self.0.iter().find_map(|requirement| match requirement {
             Requirement::In(of, values) if of == key && values.len() == 1 => Some(values[0].as_str()),
@@ -166,7 +167,7 @@ impl LabelSelector {
     }
 }
 
-/// Leaves out what comes again.
+/// Removes duplicates.
 fn once_each<T: Clone + Eq + std::hash::Hash>(all: &mut Vec<T>) {
     if all.len() > 1 {
         let mut seen = HashSet::with_capacity(all.len());
@@ -186,7 +187,7 @@ impl Requirement {
 }
 
 impl fmt::Display for LabelSelector {
-    /// The text that `parse` reads, as upstream writes it: `a=b,c in (d,e)`.
+    /// The text form for `parse`, as upstream formats it: `a=b,c in (d,e)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, requirement) in self.0.iter().enumerate() {
             let comma = if i == 0 { "" } else { "," };
@@ -211,7 +212,7 @@ fn sorted(values: &[String]) -> String {
     values.join(",")
 }
 
-/// The words of a label selector: its symbols, and what stands between them.
+/// The tokens of a label selector: symbols, and the words between them.
 fn tokens(text: &str) -> Vec<&str> {
     let is_symbol = |c: char| "=!(),><".contains(c);
     let mut out = Vec::new();
@@ -229,15 +230,15 @@ fn tokens(text: &str) -> Vec<&str> {
     out
 }
 
-/// Why a text is no label selector, as upstream words it.
+/// Why a label selector is invalid, in upstream's words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum SelectorError {
-    /// A word, where others are expected.
+    /// An unexpected token.
     #[error("found '{found}', expected: {expected}")]
     Expected { found: String, expected: &'static str },
     #[error("found '{0}' expected: '('")]
     Open(String),
-    /// It is of a requirement.
+    /// In a requirement.
     #[error("unable to parse requirement: {0}")]
     Requirement(Box<SelectorError>),
     #[error("key: Invalid value: \"{key}\": {why}")]
@@ -260,7 +261,7 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    /// The next word; "" at the end.
+    /// The next token; "" at the end.
     fn peek(&self) -> &'a str {
         self.tokens.get(self.at).copied().unwrap_or("")
     }

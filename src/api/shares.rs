@@ -1,4 +1,4 @@
-//! Places that all users share, for what goes on for long: when there are no more, whoever has most loses his oldest to who has
+//! Slots shared by all users, for long-running things: when all are taken, the user with the most loses the oldest to one with
 //! fewer.
 
 use std::collections::{BTreeMap, HashMap};
@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
-/// So many places.
+/// A number of slots.
 pub struct Shares {
     most: usize,
     kept: Mutex<Kept>,
 }
 
-/// Who has which places. Their numbers rise, so that the first is the oldest.
+/// The users' slots, by increasing numbers: the first is the oldest.
 #[derive(Default)]
 struct Kept {
     next: u64,
@@ -20,7 +20,7 @@ struct Kept {
     users: HashMap<String, BTreeMap<u64, Option<CancellationToken>>>,
 }
 
-/// One place; it ends when dropped.
+/// One slot, released when dropped.
 pub struct Slot {
     shares: Arc<Shares>,
     user: String,
@@ -32,8 +32,8 @@ impl Shares {
         Arc::new(Shares { most, kept: Mutex::default() })
     }
 
-    /// A place for a user who has fewer than `most_of_one`; `None`: he has so many, or there are no more, and nobody has more who
-    /// could lose one.
+    /// A slot for a user with fewer than `most_of_one`; `None`: the user has that many, or all are taken and nobody with more can
+    /// lose one.
     pub fn enter(self: &Arc<Shares>, user: &str, most_of_one: usize) -> Option<Slot> {
         let mut kept = self.lock();
         let own = kept.users.get(user).map_or(0, BTreeMap::len);
@@ -48,13 +48,13 @@ impl Shares {
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
-        // Each change is whole at once: what a panic left behind is sound.
+        // Each change is atomic: the state stays consistent after a panic.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Kept {
-    /// Ends one for who has `own` of them; false where nobody has more who could lose one.
+    /// Ends one for a user who has `own` slots; false if nobody with more can lose one.
     fn make_room(&mut self, own: usize) -> bool {
         let greedy = self.users.iter().filter(|(_, of_user)| of_user.len() >= own + 2);
         let losing = greedy.filter_map(|(user, of_user)| {
@@ -83,7 +83,7 @@ impl Slot {
         &self.user
     }
 
-    /// From now on it may be another's: then this is cancelled. What ends by itself soon need not ask.
+    /// Allows others to take the slot: then this is cancelled. Short-lived users of a slot need not call it.
     pub fn lasting(&self) -> CancellationToken {
         let mut kept = self.shares.lock();
         let mine = kept.users.get_mut(&self.user).and_then(|of_user| of_user.get_mut(&self.number));
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!((is_lost(&lost), is_lost(&others)), (vec![true, true, false], vec![false, false]));
         assert!(enter("c").is_none(), "he would have as many as anybody");
         assert!(of_a[1].lasting().is_cancelled(), "it is over");
-        // What was lost gives nothing back.
+        // Dropping lost ones releases nothing further.
         drop(of_a);
         let more = [enter("c").unwrap(), enter("c").unwrap()];
         assert!(shares.lock().all == 6);

@@ -1,6 +1,6 @@
-//! Signals by their names, as `lifecycle.stopSignal` and images (`StopSignal`) give them.
+//! Signals by name, for `lifecycle.stopSignal` and images (`StopSignal`).
 
-/// Linux' numbers; several names may stand for one.
+/// Linux' numbers; some have several names.
 const NAMES: &[(&str, i32)] = &[
     ("HUP", 1),
     ("INT", 2),
@@ -38,10 +38,10 @@ const NAMES: &[(&str, i32)] = &[
     ("SYS", 31),
 ];
 
-/// glibc's first real-time signal (it keeps two of the kernel's for itself), and the last one that there is.
+/// glibc's first real-time signal (it reserves two of the kernel's), and the last one.
 const RTMIN: i32 = 34;
 const RTMAX: i32 = 64;
-/// How far from both ends a real-time signal has a name.
+/// How far from both ends real-time signals have names.
 const AROUND: i32 = 15;
 
 /// The number of `SIGTERM`, `SIGRTMIN+3`, `SIGRTMAX-14`; `None`: there is no such signal.
@@ -52,7 +52,7 @@ pub fn named(name: &str) -> Option<i32> {
     }
     let within = |offset: &str, most: i32| match offset.is_empty() {
         true => Some(0),
-        // A sign of its own, or zeros before it, would be another spelling.
+        // A sign, or leading zeros, would be another spelling.
         false => offset[1..].parse().ok().filter(|n: &i32| *n > 0 && *n <= most && n.to_string() == offset[1..]),
     };
     let (from_min, from_max) = (name.strip_prefix("RTMIN"), name.strip_prefix("RTMAX"));
@@ -63,7 +63,7 @@ pub fn named(name: &str) -> Option<i32> {
     }
 }
 
-/// The same as images write it: in any case, without `SIG`, or as a number.
+/// The notation of images: in any case, without `SIG`, or as a number.
 pub fn of_image(text: &str) -> Option<i32> {
     if let Ok(number) = text.parse::<i32>() {
         return Some(number).filter(|number| (1..=RTMAX).contains(number));

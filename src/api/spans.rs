@@ -1,8 +1,8 @@
-//! Spans of OpenTelemetry traces, for whatever a request is the cause of: the server's pipeline, the scheduler, the node.
+//! Spans of OpenTelemetry traces, for all effects of a request: the server's pipeline, the scheduler, the node.
 //!
-//! Without a tracer ([`install`]) nothing is one: each call is a look at whether there is one. What a trace has to do with an
-//! object is kept beside it, in memory ([`remember`]), under the uid that the server gave it: nobody finds it in an object, and
-//! what somebody writes into one, or sends along with a request, joins nothing to another's trace.
+//! Without a tracer ([`install`]) calls only check that there is none. An object's trace context is kept in memory beside it
+//! ([`remember`]), under its server-generated uid: objects do not contain it, and users cannot join anything to others' traces by
+//! what they write or send.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
@@ -17,31 +17,31 @@ use opentelemetry::trace::{
 };
 use opentelemetry::{Context, KeyValue};
 
-/// The header that carries a link, and the field of the answer that a node gets: W3C's Trace Context.
+/// The header with a trace context, and the field in a node's response: W3C's Trace Context.
 pub const TRACEPARENT: &str = "traceparent";
-/// The longest text of an attribute, in bytes.
+/// The longest string attribute, in bytes.
 const LONGEST: usize = 1024;
-/// So many objects are remembered, the latest ones.
+/// How many recent objects are remembered.
 const OBJECTS: usize = 4096;
 
 static TRACER: OnceLock<BoxedTracer> = OnceLock::new();
 
-/// Has spans made from now on. The first tracer of a process is its tracer.
+/// Enables spans from now on. Only the first tracer of a process is used.
 pub fn install(tracer: BoxedTracer) -> bool {
     TRACER.set(tracer).is_ok()
 }
 
-/// Whether spans are made.
+/// Whether spans are enabled.
 pub fn are_made() -> bool {
     TRACER.get().is_some()
 }
 
-/// What a span is known by elsewhere.
+/// A span's identity for other processes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Link(SpanContext);
 
 impl Link {
-    /// Reads a `traceparent`; one of a later version may have more behind it.
+    /// Parses a `traceparent`; later versions may append fields.
     pub fn parse(text: &str) -> Option<Link> {
         let (text, more) = text.split_at_checked(55)?;
         let mut parts = text.split('-');
@@ -61,7 +61,7 @@ impl Link {
         (fits && context.is_valid()).then_some(Link(context))
     }
 
-    /// As a `traceparent`.
+    /// Formats a `traceparent`.
     pub fn traceparent(&self) -> String {
         let Link(context) = self;
         let flags = context.trace_flags().to_u8();
@@ -69,7 +69,7 @@ impl Link {
     }
 }
 
-/// A span that is recorded, or none. It ends with [`Span::end`], or when its last clone is gone.
+/// A recorded span, or none. It ends with [`Span::end`], or when its last clone is dropped.
 #[derive(Clone, Default)]
 pub struct Span(Option<Context>);
 
@@ -79,16 +79,16 @@ impl std::fmt::Debug for Span {
     }
 }
 
-/// Where a span begins.
+/// The parent of a new span.
 pub enum Origin<'a> {
-    /// Another span is its parent, here or elsewhere: whether that is sampled is for it to say.
+    /// A child of another span, local or remote, which decides on sampling.
     Parent(&'a Link),
-    /// It is the first one of a trace. Whoever asked named a span of his own, which it only tells of.
+    /// The first span of a trace, with a link to the span that the client named.
     New(Option<&'a Link>),
 }
 
 impl Span {
-    /// A span that began then, of a request (or of what somebody's request has led to).
+    /// A span with this start time, for a request (or an effect of one).
     pub fn begin(
         name: impl Into<std::borrow::Cow<'static, str>>,
         origin: Origin<'_>,
@@ -113,7 +113,7 @@ impl Span {
         Span(span.is_recording().then(|| Context::new().with_span(span)))
     }
 
-    /// The one that this task works for.
+    /// The span of this task.
     pub fn current() -> Span {
         match TRACER.get() {
             None => Span(None),
@@ -121,12 +121,12 @@ impl Span {
         }
     }
 
-    /// A part of this one, from now on.
+    /// A child span from now on.
     pub fn child(&self, name: &'static str) -> Span {
         if self.0.is_some() { self.child_since(name, SystemTime::now()) } else { Span(None) }
     }
 
-    /// A part of this one that began then.
+    /// A child span with this start time.
     pub fn child_since(&self, name: &'static str, at: SystemTime) -> Span {
         let (Some(context), Some(tracer)) = (&self.0, TRACER.get()) else { return Span(None) };
         Span::recorded(tracer.span_builder(name).with_start_time(at).start_with_context(tracer, context))
@@ -154,7 +154,7 @@ impl Span {
         }
     }
 
-    /// It has not done what it was for.
+    /// Marks it as failed.
     pub fn fail(&self, why: &dyn std::fmt::Display) {
         if let Some(context) = &self.0 {
             context.span().set_status(Status::error(cut(&why.to_string()).to_owned()));
@@ -177,7 +177,7 @@ impl Span {
         self.0.as_ref().map(|context| Link(context.span().span_context().clone()))
     }
 
-    /// Does the work for this span: those that it begins are parts of it.
+    /// Runs work in this span: spans started within are its children.
     pub fn around<F: Future>(&self, work: F) -> impl Future<Output = F::Output> + use<F> {
         match &self.0 {
             None => Either::Left(work),
@@ -185,7 +185,7 @@ impl Span {
         }
     }
 
-    /// Does the work as a part of this span, which has failed if it has.
+    /// Runs work in a child span, which fails if the work does.
     pub fn part<T, E: std::fmt::Display, F: Future<Output = Result<T, E>>>(
         &self,
         name: &'static str,
@@ -202,23 +202,23 @@ impl Span {
     }
 }
 
-/// As much of a text as is told.
+/// The beginning of a string attribute.
 fn cut(text: &str) -> &str {
     let end = (0..=LONGEST.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
     &text[..end.unwrap_or(0)]
 }
 
-/// What objects came of.
+/// The trace contexts of objects' origins.
 #[derive(Default)]
 struct Causes {
     by_uid: HashMap<String, Link>,
-    /// In order of their first mention.
+    /// In order of insertion.
     order: VecDeque<String>,
 }
 
 static CAUSES: LazyLock<Mutex<Causes>> = LazyLock::new(Mutex::default);
 
-/// Keeps what an object came of, for as long as not too many others have come.
+/// Remembers an object's trace context, until too many others have followed.
 pub fn remember(uid: &str, link: Link) {
     let mut causes = CAUSES.lock().unwrap_or_else(PoisonError::into_inner);
     if causes.by_uid.insert(uid.to_owned(), link).is_some() {
@@ -232,7 +232,7 @@ pub fn remember(uid: &str, link: Link) {
     }
 }
 
-/// What an object came of, if that is traced.
+/// An object's trace context, if it is traced.
 pub fn cause_of(uid: &str) -> Option<Link> {
     TRACER.get()?;
     CAUSES.lock().unwrap_or_else(PoisonError::into_inner).by_uid.get(uid).cloned()
@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn traceparents_are_read_as_w3c_writes_them() {
         assert_eq!(Link::parse(TEXT).unwrap().traceparent(), TEXT);
-        // Only one flag has a meaning; later versions may have more to say.
+        // Only one flag is defined; later versions may define more.
         assert_eq!(Link::parse(&TEXT.replace("-01", "-ff")).unwrap().traceparent(), TEXT);
         assert_eq!(Link::parse(&format!("01{}-more", &TEXT[2..])).unwrap().traceparent(), TEXT);
         let bad = [

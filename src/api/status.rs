@@ -1,8 +1,8 @@
-//! `Status`: the one error type of the API, in upstream's form, with upstream's reasons, codes and wording.
+//! `Status`: the API's only error type, in upstream's form, with upstream's reasons, codes and wording.
 
 use serde::{Deserialize, Serialize};
 
-/// A `v1.Status`, used as an error and as the answer of operations that return no object.
+/// A `v1.Status`, used as an error and as the response of operations without an object.
 /// <https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/>
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -22,18 +22,18 @@ pub struct Status {
     pub reason: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<Details>,
-    /// The HTTP status code; 0 where it is not told.
+    /// The HTTP status code; 0 if unspecified.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub code: u16,
-    /// What is told beside it, as Warning headers.
+    /// Accompanying warnings, as Warning headers.
     #[serde(skip)]
     pub warnings: Vec<String>,
-    /// Whether it is a client's own, who has had no answer.
+    /// Whether a client created it, for lack of a response.
     #[serde(skip)]
     pub unanswered: bool,
 }
 
-/// What a `Status` is about.
+/// The subject of a `Status`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Details {
@@ -95,7 +95,7 @@ impl Status {
     pub fn success() -> Status {
         Status { status: "Success".into(), code: 200, ..Status::failure(200, "", "") }
     }
-    /// The same, said by a client that has had no answer.
+    /// Marks it as created by a client that got no response.
     pub fn unanswered(self) -> Status {
         Status { unanswered: true, ..self }
     }
@@ -144,12 +144,12 @@ impl Status {
         Status::failure(409, "Conflict", format!("Operation cannot be fulfilled on {q} \"{name}\": {why}"))
             .with_details(resource, group, name)
     }
-    /// The conflict of a write that names a resourceVersion which is no longer the newest.
+    /// The conflict of a write whose resourceVersion is not the newest.
     pub fn modified(resource: &str, group: &str, name: &str) -> Status {
         let why = "the object has been modified; please apply your changes to the latest version and try again";
         Status::conflict(resource, group, name, why)
     }
-    /// `Invalid` (422), worded from its causes as upstream words it. `kind` is `Pod`, `Deployment`, ...
+    /// `Invalid` (422), worded from its causes as upstream does. `kind` is `Pod`, `Deployment`, ...
     pub fn invalid(kind: &str, group: &str, name: &str, causes: Vec<Cause>) -> Status {
         let each: Vec<String> = causes.iter().map(|c| format!("{}: {}", c.field, c.message)).collect();
         let all = if each.len() == 1 { each[0].clone() } else { format!("[{}]", each.join(", ")) };
@@ -176,7 +176,7 @@ impl Status {
         Status::failure(504, "Timeout", message)
     }
 
-    /// The code of an answer with it.
+    /// The status code of its response.
     pub fn http_code(&self) -> u16 {
         if self.code == 0 { 200 } else { self.code }
     }
@@ -190,11 +190,11 @@ impl Status {
     pub fn is_already_exists(&self) -> bool {
         self.reason == "AlreadyExists"
     }
-    /// A watch or a continue token that is outside the kept window: list again.
+    /// A watch or continue token is too old: list again.
     pub fn is_gone(&self) -> bool {
         self.code == 410
     }
-    /// Worth trying again unchanged: the server was unreachable, overloaded or too slow.
+    /// Worth retrying unchanged: the server was unreachable, overloaded or too slow.
     pub fn is_retriable(&self) -> bool {
         matches!(self.code, 429 | 500 | 503 | 504)
     }

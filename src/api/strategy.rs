@@ -8,14 +8,14 @@ use super::kinds::definition;
 use super::validation::{Errors, MAX_CAUSES, TOO_MANY, bounds, metadata, pod, same};
 use super::{Cause, Kind, Object, Status};
 
-/// Readies a decoded object for creation, where nothing is admitted in between.
+/// Prepares a decoded object for creation, without admission in between.
 pub fn prepare_create(kind: &Kind, object: &mut Object) {
     receive(kind, object);
     prepare_admitted(kind, object);
 }
 
-/// Receives a decoded object that is to be created: metadata that a creator may not set are dropped, defaults are filled. The
-/// server sets uid, creationTimestamp, resourceVersion, and the name where it is generated.
+/// Receives a decoded object for creation: drops metadata that a creator may not set, sets defaults. The server sets uid,
+/// creationTimestamp, resourceVersion, and a generated name.
 pub fn receive(kind: &Kind, object: &mut Object) {
     for field in ["uid", "creationTimestamp"] {
         object.metadata_mut().shift_remove(field);
@@ -24,8 +24,8 @@ pub fn receive(kind: &Kind, object: &mut Object) {
     kind.default(object);
 }
 
-/// A new object's metadata as the system has them, whoever has had it in hand: it is in its first generation, and nobody
-/// deletes it yet. (uid and creationTimestamp are the server's to set.)
+/// Sets a new object's system metadata, whatever admission changed: generation 1, no deletion. (The server sets uid and
+/// creationTimestamp.)
 pub fn begin_metadata(kind: &Kind, object: &mut Object) {
     let meta = object.metadata_mut();
     for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "resourceVersion", "selfLink"] {
@@ -38,8 +38,7 @@ pub fn begin_metadata(kind: &Kind, object: &mut Object) {
     }
 }
 
-/// Readies an admitted object for creation: a status is dropped, what admission added has its defaults too, and what the
-/// system owns is set.
+/// Prepares an admitted object for creation: drops a status, sets defaults for what admission added, and sets system fields.
 pub fn prepare_admitted(kind: &Kind, object: &mut Object) {
     if kind.has_subresource("status")
         && !kind.strategy.creates_with_status
@@ -52,8 +51,7 @@ pub fn prepare_admitted(kind: &Kind, object: &mut Object) {
     (kind.strategy.prepare_create)(object);
 }
 
-/// Readies a decoded object to replace `old`: status and what the system owns are the old ones, defaults are filled,
-/// and the generation counts.
+/// Prepares a decoded object to replace `old`: status and system fields are kept, defaults are set, and the generation is updated.
 pub fn prepare_update(kind: &Kind, new: &mut Object, old: &Object) {
     keep_system_metadata(new, old);
     if kind.has_subresource("status") {
@@ -64,8 +62,8 @@ pub fn prepare_update(kind: &Kind, new: &mut Object, old: &Object) {
     count_generation(kind, new, old);
 }
 
-/// Counts a change of anything but metadata and status, where a kind has generations. Done anew after admission, which may
-/// change an object, or change it back.
+/// Updates the generation for a change of anything but metadata and status, if the kind has generations. Repeated after admission,
+/// which may change an object, or change it back.
 pub fn count_generation(kind: &Kind, new: &mut Object, old: &Object) {
     if kind.strategy.has_generation {
         let generation = old.generation() + i64::from(content_differs(kind, new, old));
@@ -73,8 +71,7 @@ pub fn count_generation(kind: &Kind, new: &mut Object, old: &Object) {
     }
 }
 
-/// Readies an update of the `status` subresource: everything is the old one's but status, and what else a writer of it
-/// may change.
+/// Prepares an update of the `status` subresource: everything else is kept, except for what its writers may change, too.
 pub fn prepare_status_update(kind: &Kind, new: &mut Object, old: &Object) {
     let mut out = old.clone();
     keep(&mut out, new, "status");
@@ -82,7 +79,7 @@ pub fn prepare_status_update(kind: &Kind, new: &mut Object, old: &Object) {
         out.set_meta(field, new.0["metadata"].get(field).cloned());
     }
     drop_empty(out.metadata_mut());
-    // The status of a built-in kind has no defaults; of a custom resource its schema may name some.
+    // A built-in kind's status has no defaults; a custom resource's schema may have some.
     if kind.is_custom() {
         kind.default(&mut out);
     }
@@ -90,7 +87,7 @@ pub fn prepare_status_update(kind: &Kind, new: &mut Object, old: &Object) {
     *new = out;
 }
 
-/// Readies an update of the `ephemeralcontainers` subresource: everything is the old one's but those containers.
+/// Prepares an update of the `ephemeralcontainers` subresource: everything but those containers is kept.
 pub fn prepare_ephemeral_update(kind: &Kind, new: &mut Object, old: &Object) {
     let mut out = old.clone();
     let wanted = new.0["spec"].get("ephemeralContainers").cloned();
@@ -106,8 +103,8 @@ pub fn prepare_ephemeral_update(kind: &Kind, new: &mut Object, old: &Object) {
     *new = out;
 }
 
-/// Readies an update of a Pod's `resize` subresource: everything is the old one's but the resources and resize policies of its
-/// containers. Other containers than the old one's are left for validation to refuse.
+/// Prepares an update of a Pod's `resize` subresource: everything but the resources and resize policies of its containers is kept.
+/// Validation refuses other containers than the old ones.
 pub fn prepare_resize_update(kind: &Kind, new: &mut Object, old: &Object) {
     let mut out = old.clone();
     for list in ["containers", "initContainers"] {
@@ -130,7 +127,7 @@ pub fn prepare_resize_update(kind: &Kind, new: &mut Object, old: &Object) {
     *new = out;
 }
 
-/// What a new object, or one that replaces `old`, has to keep to before admission and defaults make something of it.
+/// The limits for a new object, or one that replaces `old`, before admission and defaults process it.
 pub fn validate_size(kind: &Kind, object: &Object, old: Option<&Object>) -> Result<(), Status> {
     let mut errs = Errors::default();
     metadata::check_size(kind, object, &mut errs);
@@ -149,7 +146,7 @@ pub fn validate_create(kind: &Kind, object: &Object) -> Result<(), Status> {
     finish(kind, object, errs.0)
 }
 
-/// All rules for an object that replaces another.
+/// All rules for an update.
 pub fn validate_update(kind: &Kind, new: &Object, old: &Object) -> Result<(), Status> {
     let mut errs = rules_of_all(kind, new, old);
     errs.0.extend(validate_again(kind, new, old));
@@ -158,7 +155,7 @@ pub fn validate_update(kind: &Kind, new: &Object, old: &Object) -> Result<(), St
     finish(kind, new, errs.0)
 }
 
-/// The rules of every kind for an object that replaces another, in whichever part.
+/// The common rules for an update of any part.
 fn rules_of_all(kind: &Kind, new: &Object, old: &Object) -> Errors {
     let mut errs = Errors::default();
     metadata::check_update(new, old, &mut errs);
@@ -167,8 +164,8 @@ fn rules_of_all(kind: &Kind, new: &Object, old: &Object) -> Errors {
     errs
 }
 
-/// The rules of a kind for an object that replaces another. Bounds that upstream does not have came after some objects: what is
-/// too many now and was as many before stays, so that such an object can still be changed, and grow no further.
+/// A kind's rules for an update. Limits that upstream does not have are newer than some objects: lists that exceed a limit stay
+/// valid if they do not grow, so that such objects can still be changed.
 fn validate_again(kind: &Kind, new: &Object, old: &Object) -> Vec<Cause> {
     let mut causes = (kind.strategy.validate)(new);
     if causes.iter().any(|cause| cause.reason == TOO_MANY) {
@@ -178,9 +175,9 @@ fn validate_again(kind: &Kind, new: &Object, old: &Object) -> Vec<Cause> {
     causes
 }
 
-/// Whether a cause is that of a bound, and `before` the same one's of as many or more.
+/// Whether a cause is an exceeded limit, and `before` the same one with as many or more.
 fn has_not_grown(cause: &Cause, before: &Cause) -> bool {
-    /// How many there are, and the rest of what is told.
+    /// The count, and the rest of the message.
     fn count(cause: &Cause) -> Option<(usize, &str)> {
         let (count, rest) = cause.message.strip_prefix("Too many: ")?.split_once(':')?;
         Some((count.parse().ok()?, rest))
@@ -223,9 +220,9 @@ fn finish(kind: &Kind, object: &Object, mut causes: Vec<Cause>) -> Result<(), St
     Err(Status::invalid(kind.kind, kind.group, object.name(), causes))
 }
 
-/// Whether anything but metadata and status differs: what `generation` counts.
+/// Whether anything but metadata and status differs, which increments `generation`.
 pub fn content_differs(kind: &Kind, new: &Object, old: &Object) -> bool {
-    // A custom resource without that subresource has a status like any other field.
+    // Without a status subresource a custom resource's status is an ordinary field.
     let has_status = !kind.is_custom() || kind.has_subresource("status");
     let content = |o: &Object| -> Vec<String> {
         let keys = o.0.as_object().into_iter().flatten().map(|(key, _)| key.clone());
@@ -240,7 +237,7 @@ pub fn content_differs(kind: &Kind, new: &Object, old: &Object) -> bool {
     content(new).iter().any(differs) || content(old).iter().any(differs)
 }
 
-/// Whether an update changes nothing but what the server itself writes: it is then no write at all.
+/// Whether an update only changes fields that the server itself sets: then nothing is written.
 pub fn is_unchanged(new: &Object, old: &Object) -> bool {
     let keys = |o: &Object| -> Vec<String> { o.0.as_object().into_iter().flatten().map(|(k, _)| k.clone()).collect() };
     let metadata = |o: &Object| -> Map<String, Value> {
@@ -267,7 +264,7 @@ fn keep_field(new: &mut Value, old: &Value, field: &str) {
     };
 }
 
-/// An updater may leave out what the system owns; a different uid or name is for validation to refuse.
+/// An update may omit system fields; validation refuses a different uid or name.
 pub fn keep_system_metadata(new: &mut Object, old: &Object) {
     for field in ["uid", "name", "namespace"] {
         if new.0["metadata"][field].as_str().unwrap_or("").is_empty() {
@@ -282,7 +279,7 @@ pub fn keep_system_metadata(new: &mut Object, old: &Object) {
     drop_empty(new.metadata_mut());
 }
 
-/// What upstream's types leave out when it is empty, as a label's or a finalizer's removal may leave it.
+/// Upstream's types omit these when empty, as after the removal of a label or finalizer.
 fn drop_empty(metadata: &mut Map<String, Value>) {
     for field in ["annotations", "finalizers", "labels", "ownerReferences"] {
         let empty = metadata.get(field).is_some_and(|value| match value {

@@ -1,7 +1,7 @@
 //! The frames of a raw stream (log, exec, attach, portforward): a channel, a length, a payload.
 //!
-//! The channels are those of upstream's WebSocket protocol `v5.channel.k8s.io`, so that faces only re-frame.
-//! On the wire a frame is one byte of channel, four bytes of big-endian length, then the payload.
+//! The channels are those of upstream's WebSocket protocol `v5.channel.k8s.io`, so that faces only re-frame. A frame on the wire is
+//! one byte of channel, four bytes of big-endian length, then the payload.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio_util::codec::{Decoder, Encoder};
@@ -11,8 +11,8 @@ pub const STDIN: u8 = 0;
 /// Container to caller. For log and portforward: the bytes themselves.
 pub const STDOUT: u8 = 1;
 pub const STDERR: u8 = 2;
-/// The last frame from the node: a `v1.Status`; a non-zero exit is a Failure with reason `NonZeroExitCode` and a
-/// cause `ExitCode` whose message is the number, as upstream's remotecommand v4 has it.
+/// The last frame from the node: a `v1.Status`; a non-zero exit is a Failure with reason `NonZeroExitCode` and a cause `ExitCode`
+/// whose message is the number, as in upstream's remotecommand v4.
 pub const STATUS: u8 = 3;
 /// Caller to node: `{"Width":80,"Height":24}`.
 pub const RESIZE: u8 = 4;

@@ -1,13 +1,13 @@
-//! The sysctls that a Pod may set on namespaces of its own without harm to anybody else, and how their names are written.
+//! The sysctls that a Pod may safely set in its own namespaces, and the notation of their names.
 //!
 //! Upstream: `pkg/kubelet/sysctl/safe_sysctls.go`, `k8s.io/pod-security-admission/policy/check_sysctls.go`.
 
 /// A safe sysctl.
 pub struct Safe {
     pub name: &'static str,
-    /// The minor version of Kubernetes 1 from which on Pod Security's baseline lets it be.
+    /// The minor version of Kubernetes 1 from which Pod Security's baseline allows it.
     pub since: u32,
-    /// The kernel from which on each namespace has its own.
+    /// The kernel version from which it is namespaced.
     pub kernel: (u32, u32),
 }
 
@@ -35,7 +35,7 @@ pub fn is_safe(name: &str, version: u32) -> bool {
     SAFE.iter().any(|safe| safe.name == name && safe.since <= version)
 }
 
-/// A name with dots: whichever of `.` and `/` comes first separates its parts (`man 5 sysctl.d`).
+/// A name with dots: the first of `.` and `/` is the separator (`man 5 sysctl.d`).
 pub fn dotted(name: &str) -> String {
     let slashed = name.find(['.', '/']).is_some_and(|at| name.as_bytes()[at] == b'/');
     let swap = |c| match c {

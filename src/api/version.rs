@@ -1,8 +1,8 @@
-//! The version that server and nodes say to have.
+//! The version that servers and nodes report.
 
 use serde_json::{Value, json};
 
-/// The version of Kubernetes whose API this is, which k8s-openapi's types have.
+/// The version of Kubernetes whose API this implements, that of k8s-openapi's types.
 pub const MINOR: &str = "35";
 
 /// `/version`

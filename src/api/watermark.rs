@@ -1,11 +1,11 @@
-//! A number that rises, and who waits for it.
+//! An increasing number, and waiters for it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::Notify;
 
-/// Wakes those who wait in the order in which they came. (A `tokio::sync::watch` wakes its own in an order that it draws,
-/// from a generator that cannot be seeded: with one of those no simulated run could be repeated.)
+/// Wakes waiters in order of arrival. (`tokio::sync::watch` wakes its waiters in a random order, from a generator that cannot be
+/// seeded: simulations would not be reproducible.)
 #[derive(Debug, Default)]
 pub struct Watermark {
     now: AtomicU64,
@@ -22,10 +22,10 @@ impl Watermark {
         self.risen.notify_waiters();
     }
 
-    /// Waits until the number is `wanted` at least.
+    /// Waits until the number is at least `wanted`.
     pub async fn reached(&self, wanted: u64) {
         while self.now() < wanted {
-            // Who is notified is told of all that rises from here on; what has risen before is looked at once more.
+            // Registers for later increases first, then checks once more for earlier ones.
             let risen = self.risen.notified();
             if self.now() < wanted {
                 risen.await;

@@ -1,21 +1,21 @@
-//! YAML as people write manifests: several documents, YAML 1.1's booleans and octal numbers, errors with their place.
+//! YAML of manifests: several documents, YAML 1.1's booleans and octal numbers, errors with their position.
 
 use serde_json::Value;
 use serde_saphyr::Error;
 
-/// What aliases may add to a text, beside as much as the text itself has: nodes, and bytes.
+/// What aliases may add to a text, beyond its own size: nodes, and bytes.
 const SPARE_NODES: usize = 1000;
 const SPARE_BYTES: usize = 64 << 10;
-/// What a text may have at all.
+/// The most nodes of a text.
 const MOST_NODES: usize = 250_000;
 
 /// Why a text has no documents, or a value no text.
 #[derive(Debug, thiserror::Error)]
 pub enum YamlError {
-    /// It is no YAML. The text names line and column and shows the source.
+    /// It is not YAML. The message has line and column and shows the source.
     #[error(transparent)]
     Syntax(Error),
-    /// It has more, aliases resolved, than a text of its length may have.
+    /// Resolved aliases exceed the limit for a text of its length.
     #[error(transparent)]
     TooLarge(Error),
     #[error(transparent)]
@@ -28,7 +28,7 @@ impl From<Error> for YamlError {
     }
 }
 
-/// Whether it is a bound that a text has passed.
+/// Whether a limit was exceeded.
 fn is_bound(why: &Error) -> bool {
     match why {
         Error::AliasError { error, .. } | Error::WithSnippet { error, .. } => is_bound(error),
@@ -41,13 +41,14 @@ fn is_bound(why: &Error) -> bool {
     }
 }
 
-/// The documents of a text, empty ones left out.
+/// The documents of a text, without empty ones.
 ///
 /// # Errors
-/// It is no YAML, or too large: what is made of a text is bounded by its length. Aliases of aliases, by which 200 bytes are a
-/// million nodes, are refused.
+///
+/// It is not YAML, or too large: the result is limited by the text's length. Nested aliases, by which 200 bytes become a million
+/// nodes, are refused.
 pub fn documents(text: &str) -> Result<Vec<Value>, YamlError> {
-    // JSON is YAML but for tabs, and reads faster.
+    // Except for tabs JSON is YAML, and faster to parse.
     if text.trim_start().starts_with('{')
         && let Ok(documents) = serde_json::Deserializer::from_str(text).into_iter().collect::<Result<Vec<Value>, _>>()
     {
@@ -62,7 +63,7 @@ pub fn documents(text: &str) -> Result<Vec<Value>, YamlError> {
             max_total_scalar_bytes: bytes,
             max_recorded_anchor_events: 4 * nodes,
             max_recorded_anchor_bytes: bytes,
-            // One anchor may serve every container of a manifest: the bounds above are what keeps it from multiplying.
+            // An anchor may be used for every container of a manifest: the limits above prevent explosive growth.
             enforce_alias_anchor_ratio: false,
         },
         alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: nodes },
@@ -71,22 +72,23 @@ pub fn documents(text: &str) -> Result<Vec<Value>, YamlError> {
     Ok(documents.into_iter().filter(|d| !d.is_null()).collect())
 }
 
-/// One value as kubectl writes it: keys sorted, lists not indented, texts of several lines as blocks.
+/// Formats a value like kubectl: sorted keys, lists not indented, multi-line strings as blocks.
 ///
 /// # Errors
-/// The writer cannot: what was read as JSON or YAML it can write.
+///
+/// The writer fails, which does not happen for values from JSON or YAML.
 pub fn to_string(value: &Value) -> Result<String, YamlError> {
     let options = serde_saphyr::ser_options! {
         compact_list_indent: true,
         prefer_block_scalars: true,
         no_lang_directive: true,
-        // A long line stays one line: scripts cut YAML by lines.
+        // Long lines are not wrapped: scripts process YAML by lines.
         folded_wrap_chars: usize::MAX,
     };
     Ok(serde_saphyr::to_string_with_options(&sorted(value), options)?)
 }
 
-/// The same with the keys of all maps in order.
+/// The same with the keys of all maps sorted.
 pub fn sorted(value: &Value) -> Value {
     match value {
         Value::Object(map) => {

@@ -1,4 +1,4 @@
-//! `api-resources`: the kinds that there are.
+//! `api-resources`: lists the kinds.
 
 use std::process::ExitCode;
 

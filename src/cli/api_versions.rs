@@ -1,4 +1,4 @@
-//! `api-versions`: the groups and versions that the server serves.
+//! `api-versions`: lists the groups and versions that the server serves.
 
 use std::{collections::BTreeSet, process::ExitCode};
 

@@ -1,4 +1,4 @@
-//! `apply`: makes objects be as the manifests say.
+//! `apply`: creates or updates objects according to manifests.
 
 use std::process::ExitCode;
 
@@ -45,7 +45,7 @@ impl Args {
     }
 }
 
-/// What kubectl says beneath a conflict.
+/// kubectl's hint after a conflict.
 const CONFLICT: &str = "
 Please review the fields above--they currently have other managers. Here
 are the ways you can resolve this warning:
@@ -62,7 +62,7 @@ See https://kubernetes.io/docs/reference/using-api/server-side-apply/#conflicts"
 /// What apply did with an object, or would have done.
 fn verdict(before: Option<&Object>, after: &Object, dry: bool) -> &'static str {
     let Some(before) = before else { return "created" };
-    // What was not stored has no version of its own.
+    // An object that was not stored has no resourceVersion.
     let content = |object: &Object| {
         let mut object = object.clone();
         ["managedFields", "resourceVersion", "generation"].iter().for_each(|field| object.set_meta(field, None));
@@ -72,7 +72,7 @@ fn verdict(before: Option<&Object>, after: &Object, dry: bool) -> &'static str {
     if same { "unchanged" } else { "configured" }
 }
 
-/// A live object that was not made by apply: what it lost since then cannot be known.
+/// A live object that was not created by apply: fields removed since then are unknown.
 fn warn_unless_applied(kind: &Kind, live: &Object) {
     if live.annotation(LAST_APPLIED).is_none() {
         errln!(
@@ -93,7 +93,7 @@ pub fn field_validation(flag: &str) -> FieldValidation {
     }
 }
 
-/// Applies each object; one that is refused does not keep the others back.
+/// Applies each object; a refused one does not stop the others.
 pub async fn run(args: Args, session: &Session) -> Outcome {
     let mut documents = args.files.documents(session).await?;
     if let Some(text) = &args.selector {

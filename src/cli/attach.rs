@@ -1,4 +1,4 @@
-//! `attach`: joins the standard streams of a container's own process.
+//! `attach`: connects to the standard streams of a container's main process.
 
 use serde_json::Value;
 
@@ -37,7 +37,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     to(session, &pod, container, Ends::wanted(args.stdin, args.tty && has_tty), args.quiet).await
 }
 
-/// Attaches until the container ends or the caller leaves.
+/// Attaches until the container ends or the caller disconnects.
 pub async fn to(session: &Session, pod: &Object, container: String, ends: Ends, quiet: bool) -> Outcome {
     let options = exec::options(container, Vec::new(), ends);
     let frames = stream::open(session, exec::request(session, pod, "attach", &options)?).await?;

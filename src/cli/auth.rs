@@ -1,4 +1,4 @@
-//! `auth can-i` and `auth whoami`: what the server says of one's rights, and of who one is.
+//! `auth can-i` and `auth whoami`: the user's permissions and identity, according to the server.
 
 use std::process::ExitCode;
 
@@ -70,7 +70,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     }
 }
 
-/// Sends a review of this kind, whose `spec` may be null where it has none; its answer.
+/// Sends a review of this kind, whose `spec` may be null; returns the response.
 async fn review(session: &Session, name: &str, api_version: &str, spec: Value) -> Result<Object, Failure> {
     let kind = kind_of(name);
     let mut request = session.request(Verb::Create, kind, None, None);
@@ -84,7 +84,7 @@ async fn review(session: &Session, name: &str, api_version: &str, spec: Value) -
 
 const AUTHORIZATION: &str = "authorization.k8s.io/v1";
 
-/// What is asked about, as the `spec` of a review.
+/// The question as the `spec` of a review.
 fn question(args: &CanI, namespace: &str) -> Result<Value, String> {
     let [verb, what] = args.words.as_slice() else {
         return Err("you must specify two arguments: verb resource or verb resource/resourceName.".into());
@@ -117,7 +117,7 @@ fn question(args: &CanI, namespace: &str) -> Result<Value, String> {
 }
 
 async fn can_i(args: &CanI, session: &Session) -> Outcome {
-    // What begins with a slash is a path of the server's.
+    // An argument with a leading slash is a path of the server.
     let word =
         args.words.get(1).and_then(|what| what.split('/').next()).filter(|word| !word.is_empty() && *word != "*");
     known::learn_of(session, word).await;
@@ -139,7 +139,7 @@ async fn can_i(args: &CanI, session: &Session) -> Outcome {
     if allowed { Ok(ExitCode::SUCCESS) } else { Err(Failure::Said(1)) }
 }
 
-/// Rules as rows of a table, each resource by itself, as kubectl breaks them down.
+/// Rules as table rows, one per resource, like kubectl.
 fn rows(status: &Value) -> Vec<Vec<String>> {
     let words = |rule: &Value, field: &str| -> Vec<String> {
         let list = rule[field].as_array().into_iter().flatten();

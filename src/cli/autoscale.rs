@@ -1,4 +1,4 @@
-//! `autoscale`: has the replicas of an object follow what its Pods use.
+//! `autoscale`: lets the replicas of an object follow the usage of its Pods.
 
 use std::process::ExitCode;
 
@@ -65,7 +65,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     }
 }
 
-/// The spec, but for its target; refused with kubectl's words.
+/// The spec without its target; errors have kubectl's words.
 fn spec(args: &Args) -> Result<Value, String> {
     let (min, max) = (args.min, args.max);
     if max < 1 {
@@ -90,7 +90,7 @@ fn spec(args: &Args) -> Result<Value, String> {
     Ok(spec)
 }
 
-/// A metric of a resource: `70%`, `500m`; a bare number is of `unit`.
+/// A resource metric: `70%`, `500m`; a plain number has the unit `unit`.
 fn metric(resource: &str, unit: &str, text: &str) -> Result<Value, String> {
     let text = text.trim();
     let target = match text.strip_suffix('%') {

@@ -1,4 +1,4 @@
-//! `backup`: a consistent copy of the server's store, made while it serves, in a file of the caller's.
+//! `backup`: writes a consistent online copy of the server's store to a local file.
 
 use std::{
     fs::File,
@@ -24,7 +24,7 @@ pub struct Args {
     force: bool,
 }
 
-/// 1. a draft beside the file, 2. the server's copy into it, 3. the file's name. What breaks off leaves nothing.
+/// 1. a draft beside the file, 2. the server's copy into it, 3. the file's name. An interrupted one leaves nothing.
 pub async fn run(args: Args, session: &Session) -> Outcome {
     let (file, shown) = (&args.file, args.file.display());
     refuse(file, args.force)?;
@@ -48,7 +48,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
         return Err(ended.into());
     }
     written.and_then(|()| draft.as_file().sync_all()).map_err(failed)?;
-    // A rename replaces a link, and does not follow it.
+    // A rename replaces a link instead of following it.
     let put = if args.force { draft.persist(file) } else { draft.persist_noclobber(file) };
     put.map_err(|why| failed(why.error))?;
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)?;
@@ -56,7 +56,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a backup must not replace.
+/// Refuses to replace certain files.
 fn refuse(file: &Path, force: bool) -> Result<(), Failure> {
     let mut wal = file.as_os_str().to_owned();
     wal.push("-wal");

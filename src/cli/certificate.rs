@@ -1,4 +1,4 @@
-//! `certificate approve` and `deny`: an administrator's word on a CertificateSigningRequest.
+//! `certificate approve` and `deny`: an administrator's decision on CertificateSigningRequests.
 
 use std::process::ExitCode;
 
@@ -44,7 +44,7 @@ struct Requests {
 }
 
 impl Requests {
-    /// The names of the requests in the files, which hold nothing else.
+    /// The names of the requests in the files, which must not contain anything else.
     async fn in_files(&self, session: &Session) -> Result<Vec<String>, Failure> {
         if self.files.is_empty() {
             return Ok(Vec::new());

@@ -1,4 +1,4 @@
-//! `cluster-info`: where the control plane and the services of the cluster are.
+//! `cluster-info`: the addresses of the control plane and the cluster's services.
 
 use std::process::ExitCode;
 
@@ -8,7 +8,7 @@ use super::{
     target::{Selection, Target},
 };
 
-/// Services of the cluster itself have it, as with upstream.
+/// The label of the cluster's own services, as upstream.
 const CLUSTER_SERVICE: &str = "kubernetes.io/cluster-service=true";
 
 #[derive(clap::Args)]

@@ -1,4 +1,4 @@
-//! `cp`: copies files and folders to and from containers, by `tar` on both ends.
+//! `cp`: copies files and directories to and from containers, with `tar` on both ends.
 
 use std::{
     cell::Cell,
@@ -22,7 +22,7 @@ use podwright_api::{
     stream::{CLOSE, Frame, STDERR, STDIN, STDOUT},
 };
 
-/// Frames that may wait for the slower end.
+/// Frames buffered for the slower end.
 const BACKLOG: usize = 16;
 
 #[derive(clap::Args)]
@@ -45,7 +45,7 @@ enum End {
     There { namespace: Option<String>, pod: String, path: String },
 }
 
-/// `[NAMESPACE/]POD:PATH`, or a path here.
+/// `[NAMESPACE/]POD:PATH`, or a local path.
 fn end(word: &str) -> Result<End, String> {
     let Some((place, path)) = word.split_once(':').filter(|_| !word.starts_with(['/', '.'])) else {
         return Ok(End::Here(word.into()));
@@ -106,7 +106,7 @@ impl There {
         Ok(status.status == "Success")
     }
 
-    /// As `cp` does it: into a folder that is there, else under the new name.
+    /// Like `cp`: into an existing directory, otherwise under the new name.
     async fn upload(&self, from: PathBuf, path: &str) -> Result<(), Failure> {
         let missing =
             |e: io::Error| Failure::usage(format!("{} doesn't exist in local filesystem: {e}", from.display()));
@@ -136,7 +136,7 @@ impl There {
             tokio::task::spawn_blocking(move || unpack(Reader { receiver, rest: Bytes::new() }, &prefix, &to));
         let frames = self.run(&["tar", "cf", "-", path], false).await?;
         let status = stream::exchange(frames, stream::no_input(), |channel, bytes| match channel {
-            // Who cannot write any more has a reason of its own, told below.
+            // A failed writer has its own error, reported below.
             STDOUT => drop(sender.send(Bytes::copy_from_slice(bytes))),
             _ => complain(channel, bytes),
         })
@@ -147,7 +147,7 @@ impl There {
     }
 }
 
-/// What the other end's tar says; that it takes off a leading slash is as it should be.
+/// Errors of the remote tar, except that it removes leading slashes, which is intended.
 fn complain(channel: u8, bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     if channel == STDERR && !text.to_lowercase().contains("removing leading") {
@@ -155,7 +155,7 @@ fn complain(channel: u8, bytes: &[u8]) {
     }
 }
 
-/// A path without what leads out of a folder: `/a/../b` is `b`.
+/// A path without parts that leave the directory: `/a/../b` is `b`.
 fn relative(path: &Path) -> PathBuf {
     let mut clean = PathBuf::new();
     for part in path.components() {
@@ -168,7 +168,7 @@ fn relative(path: &Path) -> PathBuf {
     clean
 }
 
-/// Writes what is at `from` as an archive of `name` into frames.
+/// Writes the file or directory `from` as an archive with the name `name` into frames.
 fn pack(from: &Path, name: &Path, sender: mpsc::Sender<io::Result<Frame>>) -> io::Result<()> {
     let mut tar = tar::Builder::new(io::BufWriter::with_capacity(64 << 10, Writer(&sender)));
     tar.follow_symlinks(false);
@@ -179,7 +179,7 @@ fn pack(from: &Path, name: &Path, sender: mpsc::Sender<io::Result<Frame>>) -> io
     let packed = packed.and_then(|()| tar.into_inner()).and_then(|mut writer| io::Write::flush(&mut writer));
     let last = match &packed {
         Ok(()) => Ok(Frame { channel: CLOSE, payload: Bytes::from_static(&[STDIN]) }),
-        // The other end must not take a torn archive for a whole one.
+        // The remote end must not take a truncated archive for a complete one.
         Err(e) => Err(io::Error::new(e.kind(), e.to_string())),
     };
     sender.blocking_send(last).ok();
@@ -199,7 +199,7 @@ impl io::Write for Writer<'_> {
     }
 }
 
-/// Bytes as they come from the other end.
+/// Bytes received from the remote end.
 struct Reader {
     receiver: std::sync::mpsc::Receiver<Bytes>,
     rest: Bytes,
@@ -219,30 +219,29 @@ impl io::Read for Reader {
     }
 }
 
-/// Unpacks what an archive has at `prefix` to `to`. The archive comes from a container, so it is not trusted: what it names
-/// lands below `to`, links are left out as kubectl leaves them out, and nothing is written through one that is there. Its names
-/// are not shown as they are: a terminal would obey them.
+/// Unpacks the part of an archive at `prefix` to `to`. The archive comes from a container, so it is not trusted: entries are only
+/// written below `to`, links are skipped like kubectl does, and existing links are not followed. Its names are escaped for the
+/// terminal.
 pub(super) fn unpack(source: impl io::Read, prefix: &Path, to: &Path) -> io::Result<()> {
     let left = Cell::new(MAX_EXTENSIONS);
     let mut archive = tar::Archive::new(Bounded { source, left: &left });
     for entry in archive.entries()? {
         let mut entry = entry?;
-        // What comes now is the entry's data; behind it come headers again.
+        // The entry's data follows; after it come headers again.
         left.set(u64::MAX);
         unpack_entry(&mut entry, prefix, to)?;
         io::copy(&mut entry, &mut io::sink())?;
         left.set(MAX_EXTENSIONS);
     }
     left.set(u64::MAX);
-    // The other end's tar may say more than the archive needs.
+    // The remote tar may send more than the archive needs.
     io::copy(&mut archive.into_inner(), &mut io::sink()).map(drop)
 }
 
-/// The headers before an entry (long names, pax records) may have this many bytes together, as Go's reader takes them: they are
-/// read into memory.
+/// The limit of the headers before an entry (long names, pax records), as in Go's reader: they are read into memory.
 const MAX_EXTENSIONS: u64 = 1 << 20;
 
-/// A reader that fails when more is read than is left.
+/// A reader with a limit, beyond which it fails.
 struct Bounded<'a, R> {
     source: R,
     left: &'a Cell<u64>,
@@ -301,7 +300,7 @@ mod tests {
         assert!(end("web:").is_err() && end(":x").is_err() && end("a/b/c:x").is_err());
     }
 
-    /// An archive with these entries: path, type, contents or the link's target.
+    /// An archive with these entries: path, type, content or link target.
     fn archive(entries: &[(&str, tar::EntryType, &str)]) -> Vec<u8> {
         let mut tar = tar::Builder::new(Vec::new());
         for (path, of_type, text) in entries {
@@ -325,7 +324,7 @@ mod tests {
     #[test]
     fn a_name_without_end_is_not_taken_into_memory() {
         let folder = tempfile::tempdir().expect("a folder");
-        // A GNU long name that says it has a gigabyte, and has all that is asked for.
+        // A GNU long name that claims a gigabyte, and delivers as much as is read.
         let mut header = tar::Header::new_gnu();
         header.set_entry_type(tar::EntryType::GNULongName);
         header.set_size(1 << 30);

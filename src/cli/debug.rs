@@ -1,4 +1,4 @@
-//! `debug`: a container that joins a Pod that runs, to look into it.
+//! `debug`: adds a debug container to a running Pod.
 
 use std::process::ExitCode;
 
@@ -52,7 +52,7 @@ pub struct Args {
     command: Vec<String>,
 }
 
-/// The container that argv describes, with what kubectl's profile `general` lets it do.
+/// The container for the flags, with the permissions of kubectl's profile `general`.
 fn container(args: &Args, name: &str) -> Result<Value, String> {
     let one = |word: &String| match word.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok(json!({ "name": name, "value": value })),
@@ -103,7 +103,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     stay(&args, &name, &pod, session).await
 }
 
-/// Attaches as soon as the container runs; what one that has ended meanwhile has said is in its log.
+/// Attaches once the container runs; if it has ended already, its output is in the log.
 async fn stay(args: &Args, name: &str, pod: &Object, session: &Session) -> Outcome {
     let target = Target {
         kind: kind_of("pods"),

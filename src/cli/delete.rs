@@ -108,7 +108,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     Ok(code)
 }
 
-/// Deletes what a target means; the objects as they were.
+/// Deletes a target's objects; returns them as they were.
 async fn delete(args: &Args, target: &Target, session: &Session) -> Result<Vec<Object>, Status> {
     let objects = args.selection.fetch(target, session).await?;
     let mut deleted = Vec::new();

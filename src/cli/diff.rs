@@ -1,4 +1,4 @@
-//! `diff`: what `apply` would change, as `diff` shows it; exit code 1 where there is anything.
+//! `diff`: shows what `apply` would change, using `diff`; the exit code is 1 if there is anything.
 
 use std::{io::Write as _, path::Path, process::ExitCode};
 
@@ -34,7 +34,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     show(live.path(), merged.path())
 }
 
-/// The object as it is, if it is, and as it would be.
+/// The live object, if it exists, and the result of applying.
 async fn versions(document: &Document, session: &Session) -> Result<(Option<Object>, Object), Failure> {
     check_namespace(session, document)?;
     let (kind, object) = (document.kind, &document.object);
@@ -56,14 +56,14 @@ fn file_name(document: &Document, object: &Object) -> String {
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(".")
 }
 
-/// What differs by itself is left out.
+/// Fields that always differ are dropped.
 fn write(path: &Path, mut object: Object) -> Result<(), Failure> {
     object.set_meta("managedFields", None);
     let text = yaml::to_string(&object.0).map_err(Failure::usage)?;
     Ok(std::fs::File::create(path)?.write_all(text.as_bytes())?)
 }
 
-/// Runs `diff`, or what `KUBECTL_EXTERNAL_DIFF` names.
+/// Runs `diff`, or the program in `KUBECTL_EXTERNAL_DIFF`.
 fn show(live: &Path, merged: &Path) -> Outcome {
     let program = std::env::var("KUBECTL_EXTERNAL_DIFF").unwrap_or_else(|_| "diff -u -N".to_owned());
     let mut command = std::process::Command::new("sh");

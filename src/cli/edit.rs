@@ -1,4 +1,4 @@
-//! `edit`: an object in the caller's editor, and back.
+//! `edit`: opens an object in the user's editor, and saves the result.
 
 use std::{io::Write as _, process::ExitCode};
 
@@ -37,8 +37,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     Ok(code)
 }
 
-/// Opens the editor until what comes back is accepted, empty, unchanged, or refused for good. What the caller typed and the
-/// server did not take is kept in a file.
+/// Opens the editor until the result is accepted, empty, unchanged, or refused permanently. Rejected input is kept in a file.
 async fn edit(target: &Target, mut object: Object, session: &Session) -> Result<(), Failure> {
     object.set_meta("managedFields", None);
     let original = yaml::to_string(&object.0).map_err(Failure::usage)?;
@@ -49,7 +48,7 @@ async fn edit(target: &Target, mut object: Object, session: &Session) -> Result<
             Ok(file) => file,
             Err(failure) => return Err(kept(last, failure)),
         };
-        // By path: an editor may have put a new file in the place of ours.
+        // By path: editors may replace the file.
         let edited = without_comments(&std::fs::read_to_string(file.path())?);
         if reason.is_some() && edited == text {
             return Err(kept(Some(file), Failure::usage("Edit cancelled, no valid changes were saved.")));
@@ -90,12 +89,12 @@ async fn edit(target: &Target, mut object: Object, session: &Session) -> Result<
     }
 }
 
-/// Why an edit was not taken.
+/// Why an edit was not saved.
 enum Refusal {
-    /// The caller may mend it at once: comments for the head of the file, which say what is wrong.
+    /// The user can fix it: comments for the top of the file with the errors.
     Again(String),
     Gone,
-    /// Not for what it says: the same may be taken later.
+    /// Unrelated to its content: it may succeed later.
     Later(String),
     Final(Failure),
 }
@@ -105,7 +104,7 @@ fn named(target: &Target, object: &Object) -> String {
     format!("{} \"{}\"", qualified(target.kind.plural, target.kind.group), object.name())
 }
 
-/// Sends what has changed; whether anything has.
+/// Sends the changes; returns whether there were any.
 async fn save(target: &Target, before: &Object, text: &str, session: &Session) -> Result<bool, Refusal> {
     let syntax = |why: &dyn std::fmt::Display| {
         Refusal::Again(comment(&format!("The edited file had a syntax error: {why}"), &[]))
@@ -134,7 +133,7 @@ async fn save(target: &Target, before: &Object, text: &str, session: &Session) -
     match session.object(request).await {
         Ok(_) => Ok(true),
         Err(status) if status.code == 422 => {
-            // The file says why when it is opened again; who drives the editor by a script reads it here.
+            // The reopened file shows the reason; scripted editors get it here.
             let name = named(target, before);
             errln!("error: {name} is invalid");
             Err(Refusal::Again(comment(&format!("{name} was not valid"), &causes(&status))))
@@ -150,7 +149,7 @@ fn causes(status: &Status) -> Vec<String> {
     if all.is_empty() { vec![status.message.clone()] } else { all }
 }
 
-/// The merge patch (RFC 7386) that makes `after` of `before`; none where nothing differs.
+/// The merge patch (RFC 7386) from `before` to `after`; `None` if they are equal.
 fn difference(before: &Value, after: &Value) -> Option<Value> {
     let (Value::Object(old), Value::Object(new)) = (before, after) else {
         return (before != after).then(|| after.clone());
@@ -171,7 +170,7 @@ fn difference(before: &Value, after: &Value) -> Option<Value> {
     (!patch.is_empty()).then_some(Value::Object(patch))
 }
 
-/// A reason as lines of comment, each thing that it is made of on a line of its own.
+/// A reason as comment lines, each of its causes on a line of its own.
 fn comment(what: &str, causes: &[String]) -> String {
     let colon = if causes.is_empty() { "" } else { ":" };
     let head = format!("{what}{colon}");
@@ -184,7 +183,7 @@ fn without_comments(text: &str) -> String {
     text.split_inclusive('\n').filter(|line| !line.starts_with('#')).collect()
 }
 
-/// The text in a file, as the caller's editor leaves it.
+/// The text in a file, after editing.
 fn open(text: &str) -> Result<NamedTempFile, Failure> {
     let mut file = tempfile::Builder::new().prefix("podwright-edit-").suffix(".yaml").tempfile()?;
     file.write_all(text.as_bytes())?;
@@ -198,7 +197,7 @@ fn open(text: &str) -> Result<NamedTempFile, Failure> {
     Ok(file)
 }
 
-/// Keeps what was typed, says where, and gives the failure on.
+/// Keeps the edited file, reports its path, and passes the failure on.
 fn kept(file: Option<NamedTempFile>, failure: Failure) -> Failure {
     match file.map(keep) {
         Some(Ok(path)) => errln!("A copy of your changes has been stored to \"{path}\""),

@@ -1,4 +1,4 @@
-//! How failures are worded: as kubectl words them, so that scripts and eyes find what they know.
+//! Error messages in kubectl's words, familiar to scripts and users.
 
 use std::process::ExitCode;
 
@@ -7,16 +7,16 @@ use podwright_api::Status;
 /// Why a command failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// What the server answered, and what was being done (`error when creating "x.yaml"`).
+    /// The server's error, and what was being done (`error when creating "x.yaml"`).
     Server { status: Status, doing: Option<String> },
-    /// Anything wrong on this side.
+    /// Any error on the client side.
     Client(String),
-    /// Said already; only the exit code is left.
+    /// Already reported; only the exit code is left.
     Said(u8),
 }
 
 impl Failure {
-    /// Something wrong on this side.
+    /// An error on the client side.
     pub fn usage(message: impl std::fmt::Display) -> Failure {
         Failure::Client(message.to_string())
     }
@@ -25,7 +25,7 @@ impl Failure {
         Failure::Server { status, doing: Some(doing.into()) }
     }
 
-    /// The same failure, said of what was being done.
+    /// Adds what was being done.
     pub fn while_doing(self, what: impl Into<String>) -> Failure {
         match self {
             Failure::Server { status, .. } => Failure::doing(status, what),
@@ -50,7 +50,7 @@ impl Failure {
         }
     }
 
-    /// What is left to say.
+    /// The message, unless already reported.
     fn words(&self) -> Option<String> {
         let (status, doing) = match self {
             Failure::Server { status, doing } => (status, doing.as_ref().map(|d| format!("{d}: ")).unwrap_or_default()),
@@ -58,7 +58,7 @@ impl Failure {
             Failure::Said(_) => return None,
         };
         Some(match status.reason.as_str() {
-            // Not an answer of a server at all: nobody listens there.
+            // Not a server's response: nothing listens there.
             "ServiceUnavailable" if status.unanswered => {
                 format!("{} - did you specify the right socket?", status.message)
             }
@@ -69,7 +69,7 @@ impl Failure {
     }
 }
 
-/// `Pod "x" is invalid: ...`, each cause on a line of its own where there are several.
+/// `Pod "x" is invalid: ...`, with several causes on lines of their own.
 fn invalid(status: &Status) -> String {
     let details = status.details.clone().unwrap_or_default();
     let head = format!("{} \"{}\" is invalid: ", details.kind, details.name);
@@ -109,7 +109,7 @@ mod tests {
         let why = "The connection to the server x was refused: y";
         let nobody = Status::unavailable(why).unanswered();
         assert_eq!(said(nobody), format!("{why} - did you specify the right socket?"));
-        // A server may say as much of another one.
+        // A server may report the same of another one.
         assert_eq!(said(Status::unavailable(why)), format!("Error from server (ServiceUnavailable): x: {why}"));
     }
 }

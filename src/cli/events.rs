@@ -1,4 +1,4 @@
-//! `events`: what has happened, oldest first, once or as it goes on.
+//! `events`: lists events, oldest first, once or continuously.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! `exec`: runs a command in a container; its exit code is ours.
+//! `exec`: runs a command in a container, and exits with its exit code.
 
 use super::{
     Outcome, Session,
@@ -42,12 +42,12 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     stream::exit(status)
 }
 
-/// A terminal carries both outputs on one channel.
+/// A terminal merges both outputs into one channel.
 pub fn options(container: String, command: Vec<String>, ends: Ends) -> ExecOptions {
     ExecOptions { container, command, stdin: ends.stdin, stdout: true, stderr: !ends.tty, tty: ends.tty }
 }
 
-/// A `connect` on a Pod.
+/// A `connect` request on a Pod.
 pub fn request(
     session: &Session,
     pod: &Object,

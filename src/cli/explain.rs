@@ -1,6 +1,6 @@
-//! `explain`: what a kind's fields mean, from the server's OpenAPI documents.
+//! `explain`: documents a kind's fields, from the server's OpenAPI documents.
 //!
-//! Upstream: `kubectl explain`, whose output this is, with its folds and its gaps.
+//! Upstream: `kubectl explain`, with the same output, including its line breaks and omissions.
 
 use std::process::ExitCode;
 
@@ -38,7 +38,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The kind, of which as much as possible is its name (`deployments.apps`), and the fields behind it.
+/// The kind, with the longest possible name (`deployments.apps`), and the following fields.
 fn split(of: &str) -> Result<(&'static Kind, Vec<&str>), Failure> {
     let words: Vec<&str> = of.split('.').filter(|word| !word.is_empty()).collect();
     let named = (1..=words.len()).rev().find_map(|n| Some((known::kinds().lookup(&words[..n].join("."))?, n)));
@@ -48,7 +48,7 @@ fn split(of: &str) -> Result<(&'static Kind, Vec<&str>), Failure> {
     }
 }
 
-/// What is told of a kind, or of one of its fields.
+/// The documentation of a kind, or of one of its fields.
 fn page(document: &Value, kind: &Kind, fields: &[&str], recursive: bool) -> Result<String, String> {
     let version = kind.api_version();
     let version = version.rsplit('/').next().unwrap_or_default();
@@ -71,14 +71,14 @@ fn page(document: &Value, kind: &Kind, fields: &[&str], recursive: bool) -> Resu
     }
 }
 
-/// The document that schemas are in, and how much is told of them.
+/// The document with the schemas, and the level of detail.
 struct Page<'a> {
     document: &'a Value,
     recursive: bool,
 }
 
 impl<'a> Page<'a> {
-    /// What a reference leads to, and its name.
+    /// The target of a reference, and its name.
     fn resolve(&self, schema: &'a Value) -> (&'a Value, Option<&'a str>) {
         let Some(reference) = schema["$ref"].as_str() else { return (schema, None) };
         let name = reference.rsplit('/').next().unwrap_or_default();
@@ -86,8 +86,8 @@ impl<'a> Page<'a> {
         (if found.is_null() { schema } else { found }, Some(reference))
     }
 
-    /// Follows the fields, then tells of what is there; nothing where there is no such field. `seen` are the references that
-    /// were followed since the last field.
+    /// Follows the fields, then documents the result; `None` if there is no such field. `seen` are the references followed since
+    /// the last field.
     fn describe(&self, schema: &'a Value, fields: &[&str], seen: &[&str]) -> Option<String> {
         let (resolved, reference) = self.resolve(schema);
         let Some((first, rest)) = fields.split_first() else { return Some(self.whole(schema, resolved)) };
@@ -127,7 +127,7 @@ impl<'a> Page<'a> {
         text
     }
 
-    /// The descriptions of a schema and of what it is made of.
+    /// The descriptions of a schema and its parts.
     fn descriptions(&self, schema: &'a Value, into: &mut String) {
         let (schema, _) = self.resolve(schema);
         if let Some(text) = schema["description"].as_str().filter(|text| !text.is_empty()) {
@@ -138,7 +138,7 @@ impl<'a> Page<'a> {
         parts.chain(inner).for_each(|part| self.descriptions(part, into));
     }
 
-    /// One entry a field, in order of their names; a reference that leads back to itself ends.
+    /// One entry per field, sorted by name; recursive references end.
     fn fields(&self, schema: &'a Value, level: usize, seen: &[&str], into: &mut String) {
         let (resolved, reference) = self.resolve(schema);
         if reference.is_some_and(|reference| seen.contains(&reference)) {
@@ -201,10 +201,10 @@ impl<'a> Page<'a> {
     }
 }
 
-/// So many values of a field are named in a list of fields.
+/// How many values of a field are listed.
 const SHOWN: usize = 4;
 
-/// The values that a field may have, where that is said.
+/// The enumerated values of a field, if any.
 fn values(schema: &Value) -> Option<impl Iterator<Item = String>> {
     let shown = |value: &Value| match value {
         Value::String(text) if text.is_empty() => "\"\"".to_owned(),
@@ -219,7 +219,7 @@ fn indented(text: &str, by: usize) -> String {
     margin.clone() + &text.replace('\n', &format!("\n{margin}"))
 }
 
-/// Breaks lines between words, to be no longer than `limit` where that can be; what breaks were there stay.
+/// Wraps lines between words, at `limit` if possible; existing line breaks stay.
 fn wrapped(text: &str, limit: usize) -> String {
     let (mut out, mut column) = (String::with_capacity(text.len()), 0);
     let (mut word, mut space) = (String::new(), String::new());

@@ -1,4 +1,4 @@
-//! `expose`: makes a Service for the Pods of an object.
+//! `expose`: creates a Service for the Pods of an object.
 
 use std::process::ExitCode;
 
@@ -86,7 +86,7 @@ fn service(args: &Args, target: &Target, object: &Object) -> Result<Object, Stri
     Ok(Object(json!({ "apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec })))
 }
 
-/// The labels by which the object's Pods are found.
+/// The labels that select the object's Pods.
 fn selector(target: &Target, object: &Object) -> Result<Map<String, Value>, String> {
     let path = match target.kind.built_in() {
         "Pod" => "metadata.labels",

@@ -1,22 +1,22 @@
-//! `-f URL`: a manifest from a web server.
+//! `-f URL`: reads a manifest from a web server.
 
 use std::time::Duration;
 
 use super::error::Failure;
 
-/// A manifest has no more bytes than that.
+/// The largest manifest.
 const LARGEST: usize = 64 << 20;
-/// All of a manifest comes sooner.
+/// The time limit for a manifest.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// So often is a server asked that is in trouble of its own (upstream: `--http-attempts`, as far as it is used).
+/// How often a server is tried that reports an internal error (upstream: `--http-attempts`, as far as it is used).
 const ATTEMPTS: u32 = 3;
 
-/// Whether an argument of `-f` is an address of the web.
+/// Whether an argument of `-f` is a URL.
 pub fn is_url(text: &str) -> bool {
     text.starts_with("http://") || text.starts_with("https://")
 }
 
-/// What is at an address, in UTF-8. The thread waits for it, as it does where manifests are files.
+/// The content of a URL, in UTF-8. Blocks, like reading manifests from files.
 pub fn text(url: &str) -> Result<String, Failure> {
     let fetched = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -58,7 +58,7 @@ async fn read(mut answer: reqwest::Response) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|_| "it is not text in UTF-8".to_owned())
 }
 
-/// An error with what it comes from.
+/// An error with its causes.
 fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

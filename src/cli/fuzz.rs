@@ -1,8 +1,8 @@
-//! Ways in for `./dev fuzz`: parsers of what containers send to a person.
+//! Entry points for `./dev fuzz`: parsers of what containers send to users.
 
 use std::{io, path::Path};
 
-/// What `cp` makes of the archive that a container sends: `prefix` of it to `to`.
+/// Unpacks an archive from a container for `cp`: its part at `prefix` to `to`.
 pub fn cp(source: impl io::Read, prefix: &Path, to: &Path) -> io::Result<()> {
     super::cp::unpack(source, prefix, to)
 }

@@ -158,7 +158,7 @@ fn show(
     Ok(())
 }
 
-/// One table a kind, an empty line between two.
+/// One table per kind, separated by empty lines.
 fn tables(args: &Args, targets: &[Target], groups: &[(&Target, Vec<Object>)]) {
     let (layout, now, mut first) = (args.layout(targets), Timestamp::now(), true);
     let mut at = 0;
@@ -186,7 +186,7 @@ fn tables(args: &Args, targets: &[Target], groups: &[(&Target, Vec<Object>)]) {
     }
 }
 
-/// Shows one kind's objects, then every change, until interrupted.
+/// Shows the objects of one kind, then every change, until interrupted.
 async fn watch(args: &Args, targets: &[Target], session: &Session) -> Outcome {
     let [target] = targets else {
         return Err(Failure::usage("you may only specify a single resource type when watching"));

@@ -1,4 +1,4 @@
-//! `image`: the images of a node: import, load, pull, list, rm.
+//! `image`: manages the images of a node: import, load, pull, list, rm.
 
 use std::{io::IsTerminal, path::PathBuf, process::ExitCode};
 
@@ -72,7 +72,7 @@ enum Operation {
     },
 }
 
-/// An image as a node tells of it.
+/// An image as reported by a node.
 #[derive(Deserialize)]
 struct Image {
     id: String,
@@ -107,7 +107,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The node that is meant: the named one, or the only one.
+/// The node to use: the named one, or the only one.
 async fn node(session: &Session, named: Option<String>) -> Result<String, Failure> {
     if let Some(name) = named {
         return Ok(name);
@@ -130,12 +130,12 @@ async fn archive(path: &PathBuf) -> Result<Input, Failure> {
     }
     let opened = tokio::fs::File::open(path).await;
     let file = opened.map_err(|e| Failure::usage(format!("opening {}: {e}", path.display())))?;
-    // A pipe that has a name has no length.
+    // Named pipes have no length.
     let length = Some(file.metadata().await?.len()).filter(|length| *length > 0);
     Ok(watched(file, length))
 }
 
-/// What is sent of an archive, as it is told on a terminal.
+/// Reads an archive, showing the progress on a terminal.
 fn watched(archive: impl AsyncRead + Unpin + Send + 'static, length: Option<u64>) -> Input {
     let (mut progress, mut sent) = (Progress::begin(), 0);
     stream::reader(InspectReader::new(archive, move |bytes| {
@@ -144,7 +144,7 @@ fn watched(archive: impl AsyncRead + Unpin + Send + 'static, length: Option<u64>
     }))
 }
 
-/// Runs one operation; its answers, progress apart.
+/// Runs one operation; returns its results, without progress.
 async fn call(
     session: &Session,
     node: &str,
@@ -169,7 +169,7 @@ async fn call(
             let length = line.len();
             match serde_json::from_slice::<Value>(&line) {
                 Ok(line) if line.get("resolved").or(line.get("downloading")).or(line.get("unpacked")).is_some() => {
-                    // Nothing of it is kept.
+                    // It is not kept.
                     room.give_back(length);
                     progress(&line)
                 }
@@ -182,16 +182,16 @@ async fn call(
     let exchanged = stream::exchange_until(frames, input, each);
     let status = match ends_soon {
         true => stream::in_time(exchanged).await?,
-        // A registry, or who sends an archive, takes the time that it takes.
+        // A registry, or the sender of an archive, may take any time.
         false => exchanged.await?,
     };
     stream::succeeded(status)?;
     Ok(answers)
 }
 
-/// Runs an operation that makes images, and tells their names.
+/// Runs an operation that creates images, and prints their names.
 async fn made(session: &Session, node: &str, options: ImageOptions, input: Input) -> Result<(), Failure> {
-    // An archive names images as often as it likes; else the last name is the new one.
+    // An archive may contain any number of names; otherwise the last name is the new one.
     let all = matches!(options, ImageOptions::Load);
     let shown = std::io::stderr().is_terminal();
     let progress = |line: &Value| {
@@ -271,7 +271,7 @@ async fn remove(session: &Session, node: &str, names: Vec<String>) -> Outcome {
     Ok(code)
 }
 
-/// Twelve digits of a digest.
+/// The first twelve digits of a digest.
 fn short(digest: &str) -> &str {
     let bare = digest.strip_prefix("sha256:").unwrap_or(digest);
     bare.get(..12).unwrap_or(bare)

@@ -1,4 +1,4 @@
-//! `inspect pod NAME`: a Pod as Linux sees it: processes, namespaces, cgroups, links, mounts, nftables elements.
+//! `inspect pod NAME`: the Linux view of a Pod: processes, namespaces, cgroups, links, mounts, nftables elements.
 
 use std::process::ExitCode;
 
@@ -25,7 +25,7 @@ pub struct Args {
     output: Option<Format>,
 }
 
-/// The Pod that `pod NAME`, `pod/NAME` or `TYPE/NAME` means.
+/// The Pod for `pod NAME`, `pod/NAME` or `TYPE/NAME`.
 pub async fn pod(session: &Session, words: &[String]) -> Result<Object, Failure> {
     match words {
         [one] => pods::one(session, one).await,
@@ -50,13 +50,13 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-/// What drops Pods' traffic, and where `nft` finds it.
+/// What drops Pods' traffic, and where `nft` shows it.
 fn conflicting(conflict: &Value) -> String {
     let message = short(&conflict["message"]);
     conflict["handle"].as_u64().map_or_else(|| message.clone(), |handle| format!("{message} # handle {handle}"))
 }
 
-/// A value as one short line; nothing as `<none>`.
+/// A value as one short line; null as `<none>`.
 fn short(value: &Value) -> String {
     match value {
         Value::Null => "<none>".to_owned(),
@@ -140,7 +140,7 @@ fn services(page: &mut Page, elements: &[Value]) {
     }
 }
 
-/// An element as nft writes it: `10.244.0.2 . 80 : 7 . 0`.
+/// An element in nft's notation: `10.244.0.2 . 80 : 7 . 0`.
 fn nft(element: &Value) -> String {
     if let Some(parts) = element["concat"].as_array() {
         return parts.iter().map(nft).collect::<Vec<_>>().join(" . ");
@@ -193,7 +193,7 @@ fn container(page: &mut Page, container: &Value) {
     }
 }
 
-/// Lines of `/proc/<pid>/mountinfo`: where, what file system, with which options.
+/// Lines of `/proc/<pid>/mountinfo`: mount point, file system, options.
 fn mounts(page: &mut Page, lines: &[Value]) {
     if lines.is_empty() {
         return;

@@ -25,7 +25,7 @@ enum Part {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// `$`: the whole document, also inside a range.
+    /// `$`: the whole document, even inside a range.
     Root,
     Field(String),
     /// `..name`; an empty name is every value below.
@@ -57,7 +57,7 @@ enum Operand {
     Path(Vec<Step>),
 }
 
-/// A value as JSONPath output shows it: strings bare, the rest as JSON.
+/// A value in JSONPath's output: strings unquoted, others as JSON.
 pub fn text(value: &Value) -> String {
     match value {
         Value::String(s) => s.clone(),
@@ -68,7 +68,7 @@ pub fn text(value: &Value) -> String {
 impl std::str::FromStr for Template {
     type Err = TemplateError;
 
-    /// Braces around the whole may be left out, as kubectl allows: `.metadata.name`.
+    /// The outer braces are optional, as in kubectl: `.metadata.name`.
     fn from_str(text: &str) -> Result<Template, TemplateError> {
         let bare = !text.contains('{') && (text.starts_with('.') || text.starts_with('$') || text.starts_with('['));
         let braced;
@@ -87,10 +87,10 @@ impl std::str::FromStr for Template {
     }
 }
 
-/// How many values a template may come by on its way: each `..` and each list of indexes multiplies them.
+/// The most values that a template may visit: each `..` and each list of indexes multiplies them.
 const MOST: u32 = 1 << 24;
 
-/// How many are left; a template that has spent them all selects nothing more.
+/// How many are left; an exhausted template selects nothing more.
 struct Budget(Cell<u32>);
 
 impl Budget {
@@ -100,7 +100,7 @@ impl Budget {
     fn is_spent(&self) -> bool {
         self.0.get() == 0
     }
-    /// As many of the found values as are left, if these are not all.
+    /// As many of the found values as the budget allows.
     fn take<'a>(&self, found: Vec<&'a Value>) -> Vec<&'a Value> {
         let count = u32::try_from(found.len()).unwrap_or(u32::MAX);
         self.0.set(self.0.get().saturating_sub(count.max(1)));
@@ -109,7 +109,7 @@ impl Budget {
 }
 
 impl Template {
-    /// The text that it makes of a document. Fails where it selects too much of it.
+    /// The rendered text. Fails if it selects too much.
     pub fn render(&self, root: &Value) -> Result<String, TemplateError> {
         let (mut out, budget) = (String::new(), Budget::new());
         render(&self.0, root, root, &budget, &mut out);
@@ -119,7 +119,7 @@ impl Template {
         Ok(out)
     }
 
-    /// What the template's paths select, for conditions and columns.
+    /// The values selected by the template's paths, for conditions and columns.
     pub fn values<'a>(&self, root: &'a Value) -> Vec<&'a Value> {
         let budget = Budget::new();
         let steps = self.0.iter().filter_map(|p| match p {
@@ -238,7 +238,7 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    /// Parts up to the end of the text or an `{end}`; whether it was an `{end}`.
+    /// Parts up to the end of the text or an `{end}`; also returns whether it was an `{end}`.
     fn parts(&mut self) -> Result<(Vec<Part>, bool), TemplateError> {
         let mut parts = Vec::new();
         while !self.rest.is_empty() {
@@ -269,7 +269,7 @@ impl<'a> Parser<'a> {
         Ok((parts, false))
     }
 
-    /// Paths and quoted texts up to the closing brace.
+    /// Paths and quoted strings up to the closing brace.
     fn expression(&mut self, parts: &mut Vec<Part>) -> Result<(), TemplateError> {
         loop {
             self.blanks();
@@ -331,7 +331,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// What stands between `[` and `]`.
+    /// The content between `[` and `]`.
     fn bracket(&mut self) -> Result<Step, TemplateError> {
         self.blanks();
         let step = if self.rest.starts_with("?(") {
@@ -400,7 +400,7 @@ impl<'a> Parser<'a> {
         Ok(Step::Filter(left, Some((*comparison, right))))
     }
 
-    /// A field name; a backslash takes the next character as it is (`kubernetes\.io/name`).
+    /// A field name; a backslash escapes the next character (`kubernetes\.io/name`).
     fn name(&mut self) -> String {
         let mut name = String::new();
         while let Some(c) = self.peek() {

@@ -1,4 +1,4 @@
-//! The kinds that a command knows: the table, what the server's CustomResourceDefinitions add, and what others serve behind it.
+//! The kinds known to a command: the table, the server's CustomResourceDefinitions, and resources of extension API servers.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -15,28 +15,28 @@ use podwright_api::kinds::{
 use podwright_api::{Kind, Object, Request, Verb, request::Body};
 
 static KNOWN: LazyLock<Registry> = LazyLock::new(Registry::default);
-/// The verbs of what discovery alone has told, by apiVersion and plural.
+/// The verbs of kinds known only from discovery, by apiVersion and plural.
 static VERBS: LazyLock<Mutex<HashMap<(String, String), Vec<String>>>> = LazyLock::new(Mutex::default);
 
 static LEARNED: OnceCell<()> = OnceCell::const_new();
 
-/// Asks the server for its kinds where a word of argv is no name of a built-in one: it is another's, or a category, to which
-/// others may belong. Built-in names are theirs whatever others call themselves.
+/// Requests the server's kinds if an argument is not a built-in name: it may be a custom one, or a category with custom members.
+/// Built-in names always mean built-in kinds.
 pub async fn learn_of<'a>(session: &Session, words: impl IntoIterator<Item = &'a str>) {
     if words.into_iter().any(|word| kinds::lookup(word).is_none()) {
         learn(session).await;
     }
 }
 
-/// The same, where objects are of types that are not built in.
+/// The same for objects whose types are not built in.
 pub async fn learn_of_types<'a>(session: &Session, types: impl IntoIterator<Item = (&'a str, &'a str)>) {
     if types.into_iter().any(|(api_version, kind)| kinds::of(api_version, kind).is_none()) {
         learn(session).await;
     }
 }
 
-/// Asks the server, once in a process. Whoever may not list definitions knows what discovery tells of their kinds, and whoever
-/// reaches no server the table alone; what is wrong shows when the command asks for something.
+/// Requests them from the server, once per process. Without permission to list definitions discovery is used, and without a
+/// connection only the table; errors show up in the command's own requests.
 pub async fn learn(session: &Session) {
     LEARNED.get_or_init(|| ask(session)).await;
 }
@@ -69,7 +69,7 @@ async fn definitions(session: &Session) -> Option<Vec<Object>> {
     }
 }
 
-/// What discovery tells of kinds that are new, as definitions would define them: one a resource, with all its versions.
+/// New kinds in discovery, converted to definitions: one per resource, with all its versions.
 pub fn described(versions: &[Version], is_new: impl Fn(&str, &Resource) -> bool) -> Vec<Object> {
     let mut all: Vec<Object> = Vec::new();
     for version in versions {
@@ -122,7 +122,7 @@ fn definition(name: &str, version: &Version, resource: &Resource, entry: Value) 
     }))
 }
 
-/// The verbs of a kind, as discovery tells them.
+/// The verbs of a kind, from discovery.
 pub fn verbs(kind: &Kind) -> Vec<String> {
     let of = (kind.api_version(), kind.plural.to_owned());
     let told = VERBS.lock().unwrap_or_else(PoisonError::into_inner).get(&of).cloned();

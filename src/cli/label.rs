@@ -49,7 +49,7 @@ impl What {
     }
 }
 
-/// What argv wants changed: keys with their new values, `None` to remove.
+/// The changes in the arguments: keys with their new values, `None` to remove.
 type Edits = Vec<(String, Option<String>)>;
 
 pub async fn run(args: Args, session: &Session, what: What) -> Outcome {
@@ -79,7 +79,7 @@ pub async fn run(args: Args, session: &Session, what: What) -> Outcome {
     Ok(code)
 }
 
-/// Words of argv: what names objects, then the edits.
+/// Splits the arguments: names of objects, then edits.
 fn split(words: &[String]) -> Result<(Vec<String>, Edits), String> {
     let is_edit = |word: &String| word.contains('=') || word.ends_with('-');
     let first = words.iter().position(is_edit).unwrap_or(words.len());
@@ -98,7 +98,7 @@ fn split(words: &[String]) -> Result<(Vec<String>, Edits), String> {
     Ok((words[..first].to_vec(), edits))
 }
 
-/// What is to be changed of what is there, as a merge patch of the map; and what to say of it.
+/// The changes to an object as a merge patch of the map; and their description.
 fn changes(
     edits: &Edits,
     now: &Map<String, Value>,

@@ -1,8 +1,7 @@
-//! The client's commands: one file each, kubectl's verbs, flags, output and exit codes.
+//! The client's commands: one file each, with kubectl's verbs, flags, output and exit codes.
 //!
-//! What they share: `target` and `pods` (which objects argv means), `manifest` (what `-f` means), `print`, `page` and
-//! `jsonpath` (how objects are shown), `out` (where to), `stream` and `terminal` (sessions with a node), `error` (how
-//! failures are worded).
+//! Shared: `target` and `pods` (which objects the arguments name), `manifest` (`-f`), `print`, `page` and `jsonpath` (formatting),
+//! `out` (output), `stream` and `terminal` (sessions with a node), `error` (error messages).
 
 #![forbid(unsafe_code)]
 
@@ -76,12 +75,12 @@ use podwright_client::{Client, rpc};
 pub use nodes::{LeaveArgs, Leaving};
 pub use progress::Progress;
 
-/// Says something on standard error, of whomever its words are.
+/// Prints a message on standard error, escaped, as it may contain others' text.
 pub fn complain(text: std::fmt::Arguments<'_>) {
     out::complaint(text);
 }
 
-/// How every command ends: the exit code, or a failure to word.
+/// The result of every command: the exit code, or a failure to report.
 pub type Outcome = Result<ExitCode, error::Failure>;
 
 /// Flags that every command takes.
@@ -198,12 +197,12 @@ pub enum Command {
 }
 
 impl Command {
-    /// Whether it is about all kinds that there are; others ask for them where they name one that is not built in.
+    /// Whether it needs all kinds; other commands request them when an argument is not built in.
     fn lists_kinds(&self) -> bool {
         matches!(self, Command::ApiResources(_) | Command::ApiVersions(_) | Command::Explain(_))
     }
 
-    /// The name under which a command's writes manage fields, as kubectl names them.
+    /// The field manager of a command's writes, as in kubectl.
     fn manager(&self) -> &'static str {
         match self {
             Command::Create(_) => "kubectl-create",
@@ -289,23 +288,23 @@ pub fn main(command: Command, global: Global) -> ExitCode {
         }
         dispatch(command, &session).await
     });
-    // A reader of stdin may still hang in a thread of its own: do not wait for it.
+    // A thread may still be blocked reading stdin: do not wait for it.
     runtime.shutdown_background();
     outcome.unwrap_or_else(|failure| failure.report())
 }
 
-/// What a command works with: the server and the namespace that argv names.
+/// The context of a command: the server and the namespace.
 #[derive(Clone)]
 pub struct Session {
     pub client: Client,
     pub namespace: String,
-    /// Whether argv named the namespace.
+    /// Whether the namespace was given explicitly.
     pub namespace_given: bool,
     socket: PathBuf,
 }
 
 impl Session {
-    /// Nothing is dialled yet.
+    /// Does not connect yet.
     fn open(global: Global) -> Result<Session, error::Failure> {
         let address: rpc::Address = global.server.parse().map_err(error::Failure::usage)?;
         let socket = address.0.clone();
@@ -322,12 +321,12 @@ impl Session {
         }
     }
 
-    /// Where the server is.
+    /// The server's address.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// A request on one kind; the namespace is left out where the kind has none.
+    /// A request on one kind, without the namespace if the kind is cluster-scoped.
     pub fn request(&self, verb: Verb, kind: &Kind, namespace: Option<&str>, name: Option<&str>) -> Request {
         let namespace = namespace.unwrap_or(&self.namespace);
         Request {
@@ -339,7 +338,7 @@ impl Session {
         }
     }
 
-    /// Sends a request; its warnings go to standard error, as kubectl shows them.
+    /// Sends a request; prints warnings on standard error, like kubectl.
     pub async fn call(&self, request: Request) -> Result<Response, Status> {
         let response = self.client.call(request).await?;
         for warning in &response.warnings {
@@ -348,7 +347,7 @@ impl Session {
         Ok(response)
     }
 
-    /// Sends a request whose answer is one object.
+    /// Sends a request whose response is one object.
     pub async fn object(&self, request: Request) -> Result<Object, Status> {
         match self.call(request).await?.body {
             Body::Object { bytes, .. } => Object::from_slice(&bytes),

@@ -1,4 +1,4 @@
-//! `logs`: what containers have said, once or as they speak.
+//! `logs`: prints the output of containers, once or continuously.
 
 use std::{process::ExitCode, time::Duration};
 
@@ -109,7 +109,7 @@ impl Args {
     }
 }
 
-/// All that a container (empty: the default one) has said, and will say until it ends.
+/// The complete log of a container (empty: the default one), followed until it ends.
 pub fn whole(container: &str) -> LogOptions {
     LogOptions { container: container.to_owned(), follow: true, ..LogOptions::default() }
 }
@@ -199,7 +199,7 @@ fn default_container(pod: &Object) -> String {
     annotated.filter(|name| containers(pod).contains(name)).or_else(first).unwrap_or_default()
 }
 
-/// Shows one log. With `by_line` only whole lines are written, so that several do not mix.
+/// Prints one log. With `by_line` only complete lines are written, so that several logs do not mix.
 async fn one(args: &Args, source: &Source, by_line: bool, session: &Session) -> Result<(), Failure> {
     let Source { pod, container } = source;
     let prefix = if args.prefix { format!("[pod/{}/{container}] ", pod.name()) } else { String::new() };
@@ -218,7 +218,7 @@ async fn one(args: &Args, source: &Source, by_line: bool, session: &Session) -> 
     stream::succeeded(status)
 }
 
-/// The lines that `bytes` completes, each after the prefix; what is left waits in `pending`.
+/// The lines completed by `bytes`, each with the prefix; the rest stays in `pending`.
 fn lines(pending: &mut Vec<u8>, bytes: &[u8], prefix: &[u8]) -> Vec<u8> {
     pending.extend_from_slice(bytes);
     let end = pending.iter().rposition(|b| *b == b'\n').map_or(0, |at| at + 1);

@@ -1,4 +1,4 @@
-//! What `-f` means: files, folders, standard input, addresses of the web, several documents, lists.
+//! `-f`: files, directories, standard input, URLs, multiple documents, lists.
 
 use std::{
     io::Read,
@@ -21,7 +21,7 @@ pub struct Files {
     pub recursive: bool,
 }
 
-/// One object of a manifest, and where it was read.
+/// One object of a manifest, and its source.
 pub struct Document {
     pub source: String,
     pub kind: &'static Kind,
@@ -40,7 +40,7 @@ impl Files {
         self.filename.is_empty()
     }
 
-    /// All objects, in order. The first that cannot be read ends it.
+    /// All objects, in order. Stops at the first error.
     pub async fn documents(&self, session: &Session) -> Result<Vec<Document>, Failure> {
         let mut documents = Vec::new();
         for path in &self.filename {
@@ -68,7 +68,7 @@ impl Files {
     }
 }
 
-/// The manifests at a path, in order of their names. Only a folder is searched by ending.
+/// The manifests at a path, sorted by name. The file extension matters only within directories.
 fn files(path: &Path, recursive: bool, top: bool) -> Result<Vec<PathBuf>, Failure> {
     let missing = |_| Failure::usage(format!("the path \"{}\" does not exist", path.display()));
     if !std::fs::metadata(path).map_err(missing)?.is_dir() {

@@ -1,7 +1,7 @@
-//! Standard output and standard error: one write a call, and a quiet end when nobody reads any more.
+//! Standard output and standard error: one write per call, and a quiet exit on a broken pipe.
 //!
-//! What nodes, servers and other users wrote is text for a terminal, in errors and warnings as in tables: [`plain`]. As it is go
-//! objects in the formats that programs read, and the streams of containers: [`raw`] and [`fn@bytes`].
+//! Text from nodes, servers and other users is escaped for the terminal, in errors and warnings as in tables: [`plain`].
+//! Machine-readable formats of objects, and containers' streams, are unescaped: [`raw`] and [`fn@bytes`].
 
 use std::{
     fmt,
@@ -10,7 +10,7 @@ use std::{
 
 use super::page::plain;
 
-/// What a shell reports of a program that a broken pipe has ended.
+/// A shell's exit code for a program ended by a broken pipe.
 const BROKEN_PIPE: i32 = 128 + libc::SIGPIPE;
 
 macro_rules! out {
@@ -41,22 +41,22 @@ pub fn line(text: fmt::Arguments<'_>) {
     bytes(plain(&format!("{text}\n")).as_bytes());
 }
 
-/// What programs read: objects as YAML, JSON and what a template makes of them.
+/// Machine-readable output: objects as YAML or JSON, and rendered templates.
 pub fn raw(text: fmt::Arguments<'_>) {
     bytes(text.to_string().as_bytes());
 }
 
-/// Says something on standard error. (Nobody is left to be told that this fails.)
+/// Prints a message on standard error. (Errors cannot be reported anywhere.)
 pub fn complaint(text: fmt::Arguments<'_>) {
     drop(io::stderr().write_all(plain(&text.to_string()).as_bytes()));
 }
 
-/// Puts a line in the place of the last one on the terminal that standard error is; none takes it away.
+/// Replaces the last line on the terminal at standard error; an empty one clears it.
 pub fn progress(text: &str) {
     drop(io::stderr().write_all(format!("\r\x1b[K{}", plain(text)).as_bytes()));
 }
 
-/// Writes all of it now. `podwright get pods | head -1` ends here.
+/// Writes everything immediately. `podwright get pods | head -1` ends here.
 pub fn bytes(bytes: &[u8]) {
     let mut stdout = io::stdout().lock();
     if let Err(error) = stdout.write_all(bytes).and_then(|()| stdout.flush()) {

@@ -1,14 +1,14 @@
-//! A page of tab-separated cells whose columns line up, as `describe` lays it out.
+//! Tab-separated cells in aligned columns, for `describe`.
 //!
-//! A column is as wide as the widest of its cells in consecutive lines that have it; the last cell of a line belongs to
-//! no column. It is the layout of Go's `text/tabwriter`, which kubectl uses.
+//! A column is as wide as its widest cell in consecutive lines that have it; a line's last cell belongs to no column. This is the
+//! layout of Go's `text/tabwriter`, which kubectl uses.
 
 use std::{borrow::Cow, fmt};
 
 /// Spaces between two columns.
 const GAP: usize = 2;
 
-/// Text of other people's, for a terminal: control characters are written as `^[`, and do nothing. Tabs and line ends stay.
+/// Escapes others' text for a terminal: control characters become `^[`, without effect. Tabs and newlines stay.
 pub fn plain(text: &str) -> Cow<'_, str> {
     let harmless = |c: char| !c.is_control() || c == '\n' || c == '\t';
     if text.chars().all(harmless) {
@@ -18,7 +18,7 @@ pub fn plain(text: &str) -> Cow<'_, str> {
     for c in text.chars() {
         match c {
             c if harmless(c) => plain.push(c),
-            // As terminals show them: the letter 64 above; those above 127 by their number.
+            // In caret notation: the letter 64 above; those above 127 by their number.
             c if c.is_ascii() => plain.extend(['^', char::from((c as u8) ^ 0x40)]),
             c => plain.extend(c.escape_unicode()),
         }
@@ -32,7 +32,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// One line of cells, `level` steps in. A text of several lines makes several.
+    /// One line of cells, indented by `level`. A text with several lines becomes several.
     pub fn line(&mut self, level: usize, cells: impl AsRef<str>) {
         for line in cells.as_ref().split('\n') {
             self.lines.push(format!("{}{}", "  ".repeat(level), plain(line)));
@@ -61,7 +61,7 @@ impl fmt::Display for Page {
     }
 }
 
-/// The width of each cell but the last of each line.
+/// The width of each cell except each line's last.
 fn widths(lines: &[Vec<&str>]) -> Vec<Vec<usize>> {
     let mut widths: Vec<Vec<usize>> = lines.iter().map(|l| vec![0; l.len() - 1]).collect();
     for column in 0..widths.iter().map(Vec::len).max().unwrap_or(0) {

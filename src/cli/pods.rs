@@ -1,4 +1,4 @@
-//! Which Pods a word of argv means: `x`, `pod/x`, or those behind `deployment/x`, `replicaset/x`, `service/x`.
+//! The Pods that an argument names: `x`, `pod/x`, or those behind `deployment/x`, `replicaset/x`, `service/x`.
 
 use std::cmp::Reverse;
 
@@ -14,11 +14,11 @@ use podwright_api::{Kind, Object, kinds, selector::LabelSelector};
 
 /// The row of a built-in kind.
 pub fn kind_of(name: &str) -> &'static Kind {
-    // The invariant: callers name kinds of the table.
+    // The invariant: callers name built-in kinds.
     kinds::lookup(name).expect("a kind of the table")
 }
 
-/// The object that a word means; without a type, a Pod.
+/// The object that an argument names; without a type, a Pod.
 pub async fn named(session: &Session, word: &str) -> Result<(&'static Kind, Object), Failure> {
     let (kind, name) = match word.split_once('/') {
         Some((kind, name)) => {
@@ -30,13 +30,13 @@ pub async fn named(session: &Session, word: &str) -> Result<(&'static Kind, Obje
     Ok((kind, session.get(kind, None, name).await?))
 }
 
-/// The Pods that a word means, the one to be preferred first.
+/// The Pods that an argument names, the preferred one first.
 pub async fn find(session: &Session, word: &str) -> Result<Vec<Object>, Failure> {
     let (kind, object) = named(session, word).await?;
     behind(session, kind, object).await
 }
 
-/// One Pod for a command that can use no more.
+/// A single Pod, for commands that use only one.
 pub async fn one(session: &Session, word: &str) -> Result<Object, Failure> {
     let mut pods = find(session, word).await?;
     if pods.is_empty() {
@@ -45,7 +45,7 @@ pub async fn one(session: &Session, word: &str) -> Result<Object, Failure> {
     Ok(pods.swap_remove(0))
 }
 
-/// The Pods of an object, the one to be preferred first.
+/// The Pods of an object, the preferred one first.
 pub async fn behind(session: &Session, kind: &'static Kind, object: Object) -> Result<Vec<Object>, Failure> {
     let selector = match kind.built_in() {
         "Pod" => return Ok(vec![object]),
@@ -61,7 +61,7 @@ pub async fn behind(session: &Session, kind: &'static Kind, object: Object) -> R
     Ok(pods)
 }
 
-/// All Pods of a namespace that a label selector leaves.
+/// All Pods of a namespace that match a label selector.
 pub async fn select(session: &Session, namespace: Option<&str>, selector: &str) -> Result<Vec<Object>, Failure> {
     let target = Target { kind: kind_of("pods"), namespace: namespace.map(str::to_owned), name: None };
     let selection = Selection { selector: Some(selector.to_owned()), ..Selection::default() };

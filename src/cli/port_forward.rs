@@ -1,4 +1,4 @@
-//! `port-forward`: local ports that lead into a Pod; one session for each connection.
+//! `port-forward`: forwards local ports to a Pod; one session for each connection.
 
 use std::{net::IpAddr, process::ExitCode, sync::Arc};
 
@@ -33,7 +33,7 @@ pub struct Args {
     address: Vec<String>,
 }
 
-/// A local port and what it leads to.
+/// A local port and its destination.
 #[derive(Debug, PartialEq)]
 struct Forward {
     local: u16,
@@ -60,7 +60,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What one word means for a Pod, and for the Service that was named, if one was.
+/// Parses one argument for a Pod, and for the named Service, if any.
 fn parse(text: &str, service: Option<&Object>, pod: &Object) -> Result<Forward, String> {
     let (local, remote) = text.split_once(':').map_or((None, text), |(l, r)| (Some(l), r));
     let number = |word: &str| word.parse::<u16>().ok();
@@ -88,12 +88,12 @@ fn container_port(pod: &Object, word: &str) -> Option<u16> {
     ports.find(|p| p["name"] == word)?["containerPort"].as_u64()?.try_into().ok()
 }
 
-/// The Pod's port behind a Service's, which is given by number or name.
+/// The Pod's port for a Service's, which is given by number or name.
 fn service_port(service: &Object, pod: &Object, word: &str) -> Option<u16> {
     let mut ports = service.at("spec.ports")?.as_array()?.iter();
     let port = ports.find(|p| p["name"] == word || p["port"].as_u64().is_some_and(|n| n.to_string() == word))?;
     match &port["targetPort"] {
-        // Headless Services do not translate.
+        // Headless Services do not translate ports.
         _ if service.0["spec"]["clusterIP"] == "None" => port["port"].as_u64()?.try_into().ok(),
         Value::String(name) => container_port(pod, name),
         Value::Null => port["port"].as_u64()?.try_into().ok(),
@@ -101,7 +101,7 @@ fn service_port(service: &Object, pod: &Object, word: &str) -> Option<u16> {
     }
 }
 
-/// Listeners on all addresses; `localhost` is both loopbacks, of which one may be missing.
+/// Listeners on all addresses; `localhost` means both loopbacks, of which one may be missing.
 async fn listen(addresses: &[String], port: u16) -> Result<Vec<TcpListener>, Failure> {
     let mut listeners = Vec::new();
     for address in addresses {
@@ -137,7 +137,7 @@ async fn accept(listener: TcpListener, session: Session, pod: Arc<Object>, port:
     }
 }
 
-/// One connection, both ways, each of which may end by itself.
+/// One connection with independent directions.
 async fn connection(session: &Session, pod: &Object, port: u16, tcp: TcpStream) -> Result<(), Failure> {
     let request = exec::request(session, pod, "portforward", &PortForwardOptions { port })?;
     let (mut sink, mut source) = stream::open(session, request).await?.split();
@@ -146,7 +146,7 @@ async fn connection(session: &Session, pod: &Object, port: u16, tcp: TcpStream) 
         let mut buffer = vec![0; CHUNK];
         while let Ok(count @ 1..) = from.read(&mut buffer).await {
             let payload = Bytes::copy_from_slice(&buffer[..count]);
-            // Why nobody takes it any more is what the other direction is about to tell.
+            // The other direction is about to report the reason.
             if sink.send(Frame { channel: STDIN, payload }).await.is_err() {
                 break;
             }

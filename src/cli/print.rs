@@ -1,4 +1,4 @@
-//! How objects are shown: tables, YAML, JSON, names, JSONPath.
+//! Output formats: tables, YAML, JSON, names, JSONPath.
 
 use std::fmt::Write as _;
 
@@ -13,7 +13,7 @@ use super::{
 };
 use podwright_api::{Kind, Object, yaml};
 
-/// What `-o` says.
+/// The value of `-o`.
 #[derive(Clone, Debug, Default)]
 pub enum Format {
     #[default]
@@ -27,7 +27,7 @@ pub enum Format {
     CustomColumns(Vec<(String, jsonpath::Template)>),
 }
 
-/// Why a text is no format, in kubectl's words.
+/// Why a format is invalid, in kubectl's words.
 #[derive(Debug, thiserror::Error)]
 pub enum FormatError {
     #[error(
@@ -37,7 +37,7 @@ pub enum FormatError {
     Unknown(String),
     #[error(transparent)]
     Template(#[from] TemplateError),
-    /// The file of a template cannot be read.
+    /// The template's file cannot be read.
     #[error("reading {file}: {why}")]
     File { file: String, why: std::io::Error },
     /// A column has no path.
@@ -74,7 +74,7 @@ impl std::str::FromStr for Format {
     }
 }
 
-/// One object in a format that is not a table; who manages which of its fields is left out where it would be all one sees.
+/// One object in a format other than a table, without managedFields where these would dominate.
 pub fn object(format: &Format, object: &Object) -> Result<String, Failure> {
     if !matches!(format, Format::Yaml | Format::Json) {
         return whole(format, object);
@@ -91,7 +91,7 @@ fn forget_managers(object: &mut Value) {
     }
 }
 
-/// [`object`] with all that it has.
+/// [`object`] with all fields.
 pub fn whole(format: &Format, object: &Object) -> Result<String, Failure> {
     match format {
         Format::Yaml => yaml::to_string(&object.0).map_err(Failure::usage),
@@ -101,7 +101,7 @@ pub fn whole(format: &Format, object: &Object) -> Result<String, Failure> {
     }
 }
 
-/// JSON as kubectl writes it: keys sorted, four spaces a level.
+/// JSON in kubectl's format: sorted keys, four spaces per level.
 fn json_text(value: &Value) -> Result<String, String> {
     let mut text = Vec::new();
     let layout = serde_json::ser::PrettyFormatter::with_indent(b"    ");
@@ -111,7 +111,7 @@ fn json_text(value: &Value) -> Result<String, String> {
     String::from_utf8(text).map_err(|e| e.to_string())
 }
 
-/// Several objects as one `List`, as `get` shows them in YAML, JSON and JSONPath.
+/// Several objects as one `List`, for `get` in YAML, JSON and JSONPath.
 pub fn list(objects: Vec<Object>) -> Object {
     let items: Vec<Value> = objects.into_iter().map(|o| o.0).collect();
     Object(json!({ "apiVersion": "v1", "items": items, "kind": "List", "metadata": { "resourceVersion": "" } }))
@@ -125,27 +125,27 @@ pub fn name(object: &Object) -> String {
     }
 }
 
-/// How a table is laid out beside its kind's columns.
+/// The layout of a table in addition to its kind's columns.
 #[derive(Clone, Debug, Default)]
 pub struct Layout {
     pub wide: bool,
     pub namespaces: bool,
     pub no_headers: bool,
     pub show_labels: bool,
-    /// `-L`: labels that get a column of their own.
+    /// `-L`: labels with columns of their own.
     pub label_columns: Vec<String>,
-    /// Names are shown as `pod/x`, because several kinds are shown.
+    /// Names are shown as `pod/x`, because there are several kinds.
     pub prefix: bool,
 }
 
-/// Rows of cells, made into aligned lines. Keeps its widths, so that watched rows line up with what came before.
+/// Formats rows of cells as aligned lines. Remembers column widths, so that watched rows stay aligned.
 #[derive(Default)]
 pub struct Table {
     widths: Vec<usize>,
 }
 
 impl Table {
-    /// Lines of the rows: columns three spaces apart, the last one unpadded.
+    /// The rows as lines: columns separated by three spaces, the last one unpadded.
     pub fn render(&mut self, rows: &[Vec<String>]) -> String {
         let rows: Vec<Vec<_>> = rows.iter().map(|row| row.iter().map(|cell| plain(cell)).collect()).collect();
         for row in &rows {
@@ -166,7 +166,7 @@ impl Table {
     }
 }
 
-/// The headings of a kind's table.
+/// The column headings of a kind's table.
 pub fn headings(kind: &Kind, layout: &Layout) -> Vec<String> {
     let mut row = Vec::new();
     if layout.namespaces && kind.namespaced {
@@ -180,7 +180,7 @@ pub fn headings(kind: &Kind, layout: &Layout) -> Vec<String> {
     row
 }
 
-/// One object's row in its kind's table.
+/// An object's row in its kind's table.
 pub fn row(kind: &Kind, layout: &Layout, object: &Object, now: Timestamp) -> Vec<String> {
     let mut row = Vec::new();
     if layout.namespaces && kind.namespaced {

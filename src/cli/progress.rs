@@ -1,4 +1,4 @@
-//! How far long work is, told on the terminal that standard error is.
+//! The progress of long operations, shown on a terminal at standard error.
 
 use std::{
     io::IsTerminal,
@@ -7,10 +7,10 @@ use std::{
 
 use super::out;
 
-/// So often at most something new is told.
+/// The minimum interval between updates.
 const OFTEN: Duration = Duration::from_millis(100);
 
-/// A line that changes while the work goes on. Dropping it takes the line away. Without a terminal there is none.
+/// A line that is updated during an operation, and removed when dropped. Without a terminal nothing is shown.
 pub struct Progress {
     shown: bool,
     told: Option<Instant>,
@@ -21,7 +21,7 @@ impl Progress {
         Progress { shown: std::io::stderr().is_terminal(), told: None }
     }
 
-    /// `sent 1.2MB of 3.4MB`, or without the whole where nobody knows it.
+    /// `sent 1.2MB of 3.4MB`, or without the total if it is unknown.
     pub fn tell(&mut self, what: &str, done: u64, whole: Option<u64>) {
         if !self.shown || self.told.is_some_and(|told| told.elapsed() < OFTEN) {
             return;
@@ -46,7 +46,7 @@ fn line(what: &str, done: u64, whole: Option<u64>) -> String {
     }
 }
 
-/// `12.3MB`, in powers of ten as image tools have it.
+/// `12.3MB`, in powers of ten like image tools.
 pub fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
     let mut value = bytes as f64;

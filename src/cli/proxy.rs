@@ -1,7 +1,7 @@
-//! `proxy`: serves the API by plain HTTP on this machine, with the rights of who runs it.
+//! `proxy`: serves the API over plain HTTP on this machine, with the user's permissions.
 //!
-//! Upstream: `kubectl proxy`, with its filters. Beyond them: a request of a page in a browser (`Origin`) must come from an
-//! accepted host, for a page elsewhere could name this machine as well.
+//! Upstream: `kubectl proxy`, with its filters. In addition, requests from a browser's page (`Origin`) must come from an accepted
+//! host, as pages elsewhere could access this machine as well.
 
 use std::{convert::Infallible, net::IpAddr, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 
@@ -25,9 +25,9 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{Outcome, Session, error::Failure};
 
-/// So many connections are served at once; more wait.
+/// The most concurrent connections; further ones wait.
 const CONNECTIONS: usize = 256;
-/// A client sends the head of its request sooner.
+/// The time limit for the head of a request.
 const HEAD: Duration = Duration::from_secs(30);
 
 #[derive(clap::Args)]
@@ -59,7 +59,7 @@ pub struct Args {
     disable_filter: bool,
 }
 
-/// Which requests go through.
+/// Which requests are accepted.
 struct Filter {
     hosts: Vec<Regex>,
     paths: Vec<Regex>,
@@ -103,7 +103,7 @@ fn bare(host: &str) -> &str {
     }
 }
 
-/// What all connections share.
+/// Shared by all connections.
 struct Proxy {
     filter: Option<Filter>,
     server: PathBuf,
@@ -128,7 +128,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     }
 }
 
-/// Serves until the process is ended.
+/// Serves until the process ends.
 async fn serve<S, F>(proxy: Arc<Proxy>, mut accept: impl FnMut() -> F) -> Outcome
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -140,7 +140,7 @@ where
         let Ok(place) = places.clone().acquire_owned().await else { return Ok(ExitCode::SUCCESS) };
         let stream = match accept().await {
             Ok(stream) => stream,
-            // Nothing of the listener's own: too many descriptors, or a client that went.
+            // Not a problem of the listener: too many descriptors, or a client that disconnected.
             Err(error) => {
                 errln!("error: accepting a connection: {error}");
                 tokio::time::sleep(Duration::from_millis(100)).await;
@@ -156,7 +156,7 @@ where
             });
             let mut server = http1::Builder::new();
             server.timer(TokioTimer::new()).header_read_timeout(HEAD);
-            // A client that breaks off is nobody's trouble.
+            // Disconnecting clients are ignored.
             server.serve_connection(TokioIo::new(stream), each).with_upgrades().await.ok();
         });
     }
@@ -176,7 +176,7 @@ impl Proxy {
         let (method, path) = (request.method().as_str(), request.uri().path());
         let host = header(HOST).unwrap_or_default();
         let accepted = self.filter.as_ref().is_none_or(|filter| filter.accepts(method, path, host, header(ORIGIN)));
-        // A proxy for one server alone: a request for another is none of its own.
+        // It is a proxy for a single server: requests for others are refused.
         if !accepted || request.uri().authority().is_some() {
             return words(StatusCode::FORBIDDEN, "Forbidden\n".to_owned());
         }
@@ -186,7 +186,7 @@ impl Proxy {
         }
     }
 
-    /// Each request has a connection of its own, which may become another protocol's.
+    /// Each request has a connection of its own, which may be upgraded.
     async fn forward(
         &self,
         mut request: Request<Incoming>,

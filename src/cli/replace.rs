@@ -1,4 +1,4 @@
-//! `replace`: puts manifests in the place of objects that exist.
+//! `replace`: replaces existing objects with those in manifests.
 
 use std::process::ExitCode;
 

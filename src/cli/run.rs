@@ -1,4 +1,4 @@
-//! `run`: makes one Pod of an image, and may stay with it.
+//! `run`: creates a Pod from an image, and optionally attaches to it.
 
 use std::{process::ExitCode, time::Duration};
 
@@ -79,7 +79,7 @@ pub struct Args {
     words: Vec<String>,
 }
 
-/// `a=b` words as a map.
+/// Parses `a=b` arguments to a map.
 fn pairs<'a>(words: impl Iterator<Item = &'a str>) -> Result<Map<String, Value>, String> {
     let one = |word: &'a str| match word.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), json!(value))),
@@ -88,7 +88,7 @@ fn pairs<'a>(words: impl Iterator<Item = &'a str>) -> Result<Map<String, Value>,
     words.filter(|w| !w.is_empty()).map(one).collect()
 }
 
-/// The Pod that argv describes.
+/// The Pod for the flags.
 fn pod(args: &Args) -> Result<Object, String> {
     let mut container = json!({ "name": args.name, "image": args.image, "resources": {} });
     if !args.words.is_empty() {
@@ -167,7 +167,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     outcome
 }
 
-/// Attaches as soon as the Pod runs; its exit code is ours unless it is restarted.
+/// Attaches once the Pod runs; exits with its exit code unless it is restarted.
 async fn stay(args: &Args, pod: &Object, session: &Session) -> Outcome {
     let target = Target {
         kind: kind_of("pods"),
@@ -179,7 +179,7 @@ async fn stay(args: &Args, pod: &Object, session: &Session) -> Outcome {
     if running.0["status"]["phase"] == "Running" {
         match attach::to(session, &running, args.name.clone(), ends, args.quiet).await {
             Ok(_) => {}
-            // It may have ended meanwhile; what it has said is still there.
+            // It may have ended already; its output is still available.
             Err(Failure::Server { status, .. }) => {
                 let name = &args.name;
                 errln!("warning: couldn't attach to pod/{name}, falling back to streaming logs: {status}");
@@ -198,7 +198,7 @@ async fn stay(args: &Args, pod: &Object, session: &Session) -> Outcome {
     exit_code(&ended)
 }
 
-/// Shows what a container (empty: the default one) has said, until it ends.
+/// Prints the log of a container (empty: the default one) until it ends.
 pub async fn show_log(session: &Session, pod: &Object, container: &str) -> Result<(), Failure> {
     let frames = stream::open(session, exec::request(session, pod, "log", &logs::whole(container))?).await?;
     let status = stream::exchange(frames, stream::no_input(), |channel, bytes| {
@@ -210,7 +210,7 @@ pub async fn show_log(session: &Session, pod: &Object, container: &str) -> Resul
     stream::succeeded(status)
 }
 
-/// The Pod once its phase is as wanted.
+/// Waits until the Pod reaches a phase; returns the Pod.
 async fn reach(
     session: &Session,
     target: &Target,

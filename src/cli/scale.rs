@@ -1,4 +1,4 @@
-//! `scale`: sets how many replicas there shall be.
+//! `scale`: sets the number of replicas.
 
 use std::process::ExitCode;
 
@@ -54,7 +54,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     Ok(code)
 }
 
-/// The flag's value, refused with kubectl's words.
+/// The flag's value; errors have kubectl's words.
 fn count(replicas: Option<i64>) -> Result<i32, Failure> {
     let Some(replicas) = replicas else { return Err(Failure::usage("required flag(s) \"replicas\" not set")) };
     let count = i32::try_from(replicas).ok().filter(|count| *count >= 0);
@@ -73,7 +73,7 @@ async fn scale(args: &Args, replicas: i32, target: &Target, object: &Object, ses
         if now != args.current_replicas {
             return Err(Failure::usage(format!("Expected replicas to be {}, was {now}", args.current_replicas)));
         }
-        // Nobody shall change it between our look and our write.
+        // It must not change between our read and our write.
         view["metadata"] = json!({ "resourceVersion": object.resource_version() });
     }
     if let Some(version) = &args.resource_version {

@@ -1,4 +1,4 @@
-//! Sessions with a node: frames in both directions, and the `Status` that ends them.
+//! Sessions with a node: frames in both directions, and a final `Status`.
 
 use std::{io, process::ExitCode, time::Duration};
 
@@ -22,13 +22,13 @@ use podwright_client::Stream;
 pub type Frames = Framed<Stream, FrameCodec>;
 
 const CHUNK: usize = 64 << 10;
-/// Frames that may wait for a slow node.
+/// Frames buffered for a slow node.
 const BACKLOG: usize = 4;
 
-/// What a session is sent. An error ends it without the half-close that would make a torn input look whole.
+/// The input of a session. An error ends it without a half-close, which would make a truncated input look complete.
 pub type Input = mpsc::Receiver<io::Result<Frame>>;
 
-/// Asks for a session and dials it. Which container was chosen is said as kubectl says it.
+/// Requests a session and dials it. Reports the chosen container like kubectl.
 pub async fn open(session: &Session, request: Request) -> Result<Frames, Status> {
     let response = session.client.call(request).await?;
     response.warnings.iter().for_each(|warning| errln!("{warning}"));
@@ -38,7 +38,7 @@ pub async fn open(session: &Session, request: Request) -> Result<Frames, Status>
     }
 }
 
-/// Sends `input`, hands what comes back to `each` (channel, bytes), and returns how the session ended.
+/// Sends `input`, passes received data to `each` (channel, bytes), and returns the session's status.
 pub async fn exchange(frames: Frames, input: Input, mut each: impl FnMut(u8, &[u8])) -> Result<Status, Failure> {
     let each = |channel: u8, payload: &[u8]| {
         each(channel, payload);
@@ -56,7 +56,7 @@ pub async fn exchange_until(
     let (mut sink, mut source) = frames.split();
     let upward = async {
         while let Some(frame) = input.recv().await {
-            // A node that does not listen any more has still to say why.
+            // A node that no longer reads still has to report why.
             if sink.send(frame?).await.is_err() {
                 break;
             }
@@ -80,12 +80,12 @@ pub async fn exchange_until(
     }
 }
 
-/// A session that is sent nothing.
+/// A session without input.
 pub fn no_input() -> Input {
     mpsc::channel(1).1
 }
 
-/// A session that is sent a reader's bytes, and is told their end.
+/// Input from a reader, with its end.
 pub fn reader(mut reader: impl AsyncRead + Unpin + Send + 'static) -> Input {
     let (sender, receiver) = mpsc::channel(BACKLOG);
     tokio::spawn(async move { feed(&mut reader, &sender).await });
@@ -108,12 +108,12 @@ async fn feed(reader: &mut (impl AsyncRead + Unpin), sender: &mpsc::Sender<io::R
     }
 }
 
-/// How much is kept of what a node sends before it is looked at: the node says itself when it ends.
+/// The memory limit for data from a node before it is processed: the node determines its amount.
 pub struct Room(usize);
 
-/// The most bytes of an answer.
+/// The most bytes of a response.
 const MOST: usize = 64 << 20;
-/// How long a node may take to answer.
+/// The time limit for a node's response.
 const LONGEST: Duration = Duration::from_secs(120);
 
 impl Default for Room {
@@ -129,19 +129,19 @@ impl Room {
         Ok(())
     }
 
-    /// What is not kept after all.
+    /// Returns what is not kept after all.
     pub fn give_back(&mut self, bytes: usize) {
         self.0 += bytes;
     }
 }
 
-/// Waits for what does not take long.
+/// Waits for a quick response.
 pub async fn in_time<T>(answer: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let late = |_| Failure::usage(format!("the node has not answered within {} seconds", LONGEST.as_secs()));
     tokio::time::timeout(LONGEST, answer).await.map_err(late)?
 }
 
-/// All of standard output of a session that needs no input.
+/// The complete standard output of a session without input.
 pub async fn collect(frames: Frames) -> Result<Vec<u8>, Failure> {
     let (mut bytes, mut room) = (Vec::new(), Room::default());
     let exchanged = exchange_until(frames, no_input(), |channel, payload| {
@@ -155,12 +155,12 @@ pub async fn collect(frames: Frames) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
-/// A `Status` as a result.
+/// Converts a `Status` to a result.
 pub fn succeeded(status: Status) -> Result<(), Failure> {
     if status.status == "Success" { Ok(()) } else { Err(status.into()) }
 }
 
-/// Which of the caller's ends a session gets.
+/// Which of the caller's standard streams a session uses.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ends {
     pub stdin: bool,
@@ -168,7 +168,7 @@ pub struct Ends {
 }
 
 impl Ends {
-    /// What can be had: a terminal needs `-i`, and somebody who types.
+    /// The available ones: a terminal requires `-i`, and an interactive user.
     pub fn wanted(stdin: bool, tty: bool) -> Ends {
         if tty && stdin && !terminal::is_interactive() {
             errln!("Unable to use a TTY - input is not a terminal or the right kind of file");
@@ -177,7 +177,7 @@ impl Ends {
     }
 }
 
-/// Joins the caller's standard streams, and the terminal in raw mode, with a session's until it ends.
+/// Connects the caller's standard streams, and the terminal in raw mode, to a session until it ends.
 pub async fn join(frames: Frames, ends: Ends) -> Result<Status, Failure> {
     let _raw = if ends.tty { Some(terminal::Raw::enter()?) } else { None };
     let (sender, input) = mpsc::channel(BACKLOG);
@@ -189,20 +189,20 @@ pub async fn join(frames: Frames, ends: Ends) -> Result<Status, Failure> {
     }
     let show = |channel, payload: &[u8]| match channel {
         STDOUT => out::bytes(payload),
-        // Nobody is left to be told that this fails.
+        // Errors cannot be reported anywhere.
         STDERR => drop(io::Write::write_all(&mut io::stderr(), payload)),
         _ => {}
     };
     let (mut terminate, mut hangup) = (signal(SignalKind::terminate())?, signal(SignalKind::hangup())?);
     tokio::select! {
         ended = exchange(frames, input, show) => ended,
-        // The terminal is to be mended before the process ends.
+        // The terminal must be restored before the process ends.
         _ = terminate.recv() => Err(Failure::Said(143)),
         _ = hangup.recv() => Err(Failure::Said(129)),
     }
 }
 
-/// Tells the terminal's size now and whenever it changes.
+/// Sends the terminal's size now and whenever it changes.
 async fn follow_size(sender: mpsc::Sender<io::Result<Frame>>) {
     let Ok(mut changes) = signal(SignalKind::window_change()) else { return };
     while let Some(size) = terminal::size() {
@@ -213,7 +213,7 @@ async fn follow_size(sender: mpsc::Sender<io::Result<Frame>>) {
     }
 }
 
-/// A command's end as our own: its exit code, said as kubectl says it.
+/// Exits like the command: with its exit code, reported like kubectl.
 pub fn exit(status: Status) -> Outcome {
     if status.reason != "NonZeroExitCode" {
         return succeeded(status).map(|()| ExitCode::SUCCESS);

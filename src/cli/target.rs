@@ -1,4 +1,4 @@
-//! Which objects argv means: `pods`, `pod x y`, `pod/x deploy/y`, `all`, each with `-l`, `--all` and `-A`.
+//! The objects that arguments name: `pods`, `pod x y`, `pod/x deploy/y`, `all`, each with `-l`, `--all` and `-A`.
 
 use super::{Session, error::Failure, known, manifest::Files};
 use podwright_api::{Kind, Object, Options, Status, Verb, kinds, request::Body};
@@ -29,17 +29,17 @@ Example resource specifications include:
    '<resource> <name>'
    '<resource>'";
 
-/// One thing that argv names: a kind's objects, or one of them.
+/// One target: a kind's objects, or one of them.
 #[derive(Clone)]
 pub struct Target {
     pub kind: &'static Kind,
-    /// As a manifest says; else the session's.
+    /// The namespace in a manifest; otherwise the session's.
     pub namespace: Option<String>,
-    /// None: all that the selectors leave.
+    /// `None`: all that match the selectors.
     pub name: Option<String>,
 }
 
-/// `deployment.apps/hello`, `pod/hello`: how kubectl names an object in its output.
+/// `deployment.apps/hello`, `pod/hello`: an object's name in kubectl's output.
 pub fn display(kind: &Kind, name: &str) -> String {
     format!("{}/{name}", singular(kind))
 }
@@ -49,7 +49,7 @@ pub fn singular(kind: &Kind) -> String {
     podwright_api::status::qualified(kind.singular, kind.group)
 }
 
-/// The kind that a word of argv means, as far as [`known`] has learned of it.
+/// The kind that an argument names, among those that [`known`] has.
 pub fn kind(word: &str) -> Result<&'static Kind, Failure> {
     known::kinds()
         .lookup(word)
@@ -57,7 +57,7 @@ pub fn kind(word: &str) -> Result<&'static Kind, Failure> {
 }
 
 impl Selection {
-    /// What is meant, in argv's order. Categories (`all`) and comma lists become several targets.
+    /// The targets, in order. Categories (`all`) and comma-separated lists become several.
     pub async fn targets(&self, session: &Session) -> Result<Vec<Target>, Failure> {
         if !self.files.is_empty() {
             if !self.names.is_empty() {
@@ -88,8 +88,7 @@ impl Selection {
         })
     }
 
-    /// As `targets`, for a command that changes what it names: without a name only where a selector or `--all` says that
-    /// many are meant.
+    /// Like `targets`, for a command that changes objects: without names it requires a selector or `--all`.
     pub async fn several(&self, all: bool, session: &Session) -> Result<Vec<Target>, Failure> {
         let targets = self.targets(session).await?;
         let broad = all || self.selector.is_some() || self.field_selector.is_some();
@@ -99,7 +98,7 @@ impl Selection {
         Ok(targets)
     }
 
-    /// The objects that one target means.
+    /// The objects of a target.
     pub async fn fetch(&self, target: &Target, session: &Session) -> Result<Vec<Object>, Status> {
         match &target.name {
             Some(name) => Ok(vec![session.get(target.kind, target.namespace.as_deref(), name).await?]),
@@ -107,7 +106,7 @@ impl Selection {
         }
     }
 
-    /// All objects of a target's kind that the selectors leave, and the revision of the list.
+    /// All objects of a target's kind that match the selectors, and the list's revision.
     pub async fn list(&self, target: &Target, session: &Session) -> Result<(Vec<Object>, String), Status> {
         let mut request = session.request(Verb::List, target.kind, target.namespace.as_deref(), None);
         request.options = self.options();
@@ -127,7 +126,7 @@ impl Selection {
         }
     }
 
-    /// A selector that the server cannot read, in kubectl's words.
+    /// A selector that the server refuses, in kubectl's words.
     fn refused(&self, kind: &Kind, mut status: Status) -> Status {
         let [labels, fields] = [&self.selector, &self.field_selector].map(|s| s.clone().unwrap_or_default());
         if status.code == 400 && !(labels.is_empty() && fields.is_empty()) {
@@ -151,7 +150,7 @@ impl Selection {
     }
 }
 
-/// Items of a list may lack their type; a table or a file needs it.
+/// List items may lack their type, which tables and files need.
 pub fn typed(kind: &Kind, mut object: Object) -> Result<Object, Status> {
     if object.kind().is_empty() {
         object.0["apiVersion"] = kind.api_version().into();
@@ -171,7 +170,7 @@ fn slashed(word: &str) -> Result<Target, Failure> {
     }
 }
 
-/// The kinds of one word: a category's, or the one of that name. No definition makes a category of a built-in kind's name.
+/// The kinds for an argument: a category's, or the one of that name. CRDs cannot turn a built-in kind's name into a category.
 fn of_type(word: &str) -> Result<Vec<&'static Kind>, Failure> {
     if let Some(built_in) = kinds::lookup(word) {
         return Ok(vec![built_in]);

@@ -1,11 +1,11 @@
-//! The caller's terminal: raw while a session has it, and its size.
+//! The caller's terminal: raw mode during a session, and its size.
 
 use std::io;
 
 use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr};
 use serde_json::json;
 
-/// A terminal in raw mode; what it was before comes back when this is dropped.
+/// A terminal in raw mode, restored when dropped.
 pub struct Raw(Termios);
 
 impl Raw {
@@ -20,17 +20,17 @@ impl Raw {
 
 impl Drop for Raw {
     fn drop(&mut self) {
-        // A terminal that has vanished needs no mending.
+        // The terminal may be gone.
         tcsetattr(io::stdin(), OptionalActions::Now, &self.0).ok();
     }
 }
 
-/// Whether somebody types at standard input.
+/// Whether standard input is interactive.
 pub fn is_interactive() -> bool {
     isatty(io::stdin())
 }
 
-/// The size as a `RESIZE` frame carries it.
+/// The size in the form of a `RESIZE` frame.
 pub fn size() -> Option<String> {
     let size = tcgetwinsize(io::stdin()).ok()?;
     Some(json!({ "Width": size.ws_col, "Height": size.ws_row }).to_string())

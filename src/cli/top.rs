@@ -1,4 +1,4 @@
-//! `top`: what nodes and Pods use of CPU and memory, in kubectl's columns.
+//! `top`: CPU and memory usage of nodes and Pods, in kubectl's columns.
 
 use std::{cmp::Reverse, process::ExitCode};
 
@@ -11,7 +11,7 @@ use podwright_api::{
     metrics::{ContainerMetrics, NodeMetrics, PodMetrics, ResourceList},
 };
 
-/// Younger Pods need not have figures yet.
+/// Younger Pods need not have metrics yet.
 const METRICS_DELAY: i64 = 120;
 
 #[derive(clap::Args)]
@@ -92,7 +92,7 @@ impl Common {
         Ok(())
     }
 
-    /// Sorts as `--sort-by` says, else by name.
+    /// Sorts by `--sort-by`, or else by name.
     fn sort<T, N: Ord>(&self, all: &mut [T], name: impl Fn(&T) -> N, usage: impl Fn(&T) -> Used) {
         match self.sort_by.as_deref() {
             Some("cpu") => all.sort_by_key(|one| Reverse(usage(one).cpu)),
@@ -134,7 +134,7 @@ impl Used {
         [format!("{}m", self.cpu.millis()), format!("{}Mi", self.memory.value() / (1 << 20))]
     }
 
-    /// The same with the percentages of what there is.
+    /// The same with percentages of the total.
     fn cells_of(&self, there: &Used) -> [String; 4] {
         let percent = |used: Quantity, there: Quantity| match there.is_zero() {
             true => "0%".to_owned(),
@@ -177,7 +177,7 @@ async fn nodes(args: NodeArgs, session: &Session) -> Result<(), Failure> {
         let there = there.remove(&name(metrics)).unwrap_or_default();
         rows.push([vec![name(metrics)], Used::of(&metrics.usage).cells_of(&there).to_vec()].concat());
     }
-    // Those that have not told anything.
+    // Nodes without metrics.
     rows.extend(there.into_keys().map(|name| [vec![name], vec!["<unknown>".to_owned(); 4]].concat()));
     common.show(rows, &["NAME", "CPU(cores)", "CPU(%)", "MEMORY(bytes)", "MEMORY(%)"]);
     Ok(())
@@ -214,7 +214,7 @@ async fn pods(args: PodArgs, session: &Session) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Namespace and name, in the order in which they sort.
+/// Namespace and name, in sort order.
 fn full_name(metrics: &PodMetrics) -> (Option<String>, Option<String>) {
     (metrics.metadata.namespace.clone(), metrics.metadata.name.clone())
 }
@@ -235,7 +235,7 @@ impl PodArgs {
     }
 }
 
-/// Why there are no figures: there are no Pods, or they are too young to have any.
+/// Why there are no metrics: there are no Pods, or they are too young.
 async fn none(session: &Session, namespace: Option<&str>, options: Options) -> Result<(), Failure> {
     let pods = session.client.list::<Pod>(namespace, options).await?.items;
     if pods.is_empty() {

@@ -1,5 +1,5 @@
-//! `trace pod NAME`: the ordered story of a Pod, from the API write to now: what the control plane stored, and what the
-//! node asked of the kernel, each with its time, duration and cause.
+//! `trace pod NAME`: the history of a Pod in order, from the API write to now: what the control plane stored, and the node's system
+//! calls, each with its time, duration and cause.
 
 use std::process::ExitCode;
 
@@ -34,24 +34,24 @@ pub struct Args {
     no_headers: bool,
 }
 
-/// One thing that happened.
+/// One step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Moment {
     /// RFC 3339.
     time: String,
-    /// Since the write that the story begins with; negative before it.
+    /// Since the initial write; negative before it.
     since_us: i64,
     duration_us: f64,
-    /// The component that acted: `kubectl`, `kube-scheduler`, `node/shim`.
+    /// The component: `kubectl`, `kube-scheduler`, `node/shim`.
     who: String,
     /// `create Pod default/web`, `clone3(CLONE_NEWPID)`.
     call: String,
     /// `ok`, or the error.
     result: String,
-    /// The revision that was made, or acted on; 0: none.
+    /// The revision that was created, or acted on; 0: none.
     revision: u64,
-    /// The field of the manifest that asked for it.
+    /// The field of the manifest that caused it.
     field: String,
     #[serde(skip)]
     nanoseconds: i128,
@@ -76,7 +76,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the server has stored of the Pod and of its owners.
+/// The stored writes of the Pod and its owners.
 async fn steps(session: &Session, pod: &Object) -> Result<Vec<Step>, Failure> {
     let mut request = session.request(Verb::Get, kind_of("pods"), pod.namespace(), Some(pod.name()));
     request.subresource = Some("trace".to_owned());
@@ -84,7 +84,7 @@ async fn steps(session: &Session, pod: &Object) -> Result<Vec<Step>, Failure> {
     Ok(serde_json::from_value(trace.0["items"].clone()).map_err(Status::internal)?)
 }
 
-/// What the node has done for it.
+/// The node's records for it.
 async fn records(session: &Session, pod: &Object) -> Result<Vec<Record>, Failure> {
     let frames = stream::open(session, exec::request(session, pod, "trace", &json!({}))?).await?;
     let bytes = stream::collect(frames).await?;
@@ -96,7 +96,7 @@ fn nanoseconds(step: &Step) -> i128 {
     step.time.parse::<Timestamp>().map_or(0, |t| t.as_nanosecond())
 }
 
-/// The moment that the story begins with: the last write of a person before the Pod was made, else the Pod's making.
+/// When the history starts: the last write by a user before the Pod was created, or else its creation.
 fn beginning(steps: &[Step], uid: &str) -> i128 {
     let made = steps.iter().find(|s| s.uid == uid && s.verb == "create" && s.subresource.is_empty());
     let Some(made) = made else { return steps.first().map_or(0, nanoseconds) };

@@ -1,4 +1,4 @@
-//! `wait`: waits until objects have a condition, a value, exist, or are gone.
+//! `wait`: waits until objects have a condition or value, exist, or are gone.
 
 use std::{process::ExitCode, time::Duration};
 
@@ -27,18 +27,18 @@ pub struct Args {
     timeout: Duration,
 }
 
-/// What is waited for.
+/// What to wait for.
 #[derive(Clone, Debug)]
 pub enum Wanted {
     Create,
     Delete,
-    /// The condition's type (any case) and status.
+    /// The condition's type (in any case) and status.
     Condition(String, String),
     /// The value, or any.
     JsonPath(jsonpath::Template, Option<String>),
 }
 
-/// Why nothing can be waited for, in kubectl's words.
+/// Why `--for` is invalid, in kubectl's words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WantedError {
     #[error("unrecognized condition: \"{0}\"")]
@@ -72,7 +72,7 @@ impl std::str::FromStr for Wanted {
     }
 }
 
-/// Go's durations, as flags take them: `30s`, `1m30s`, `500ms`; a negative one is a week.
+/// Durations in Go's format: `30s`, `1m30s`, `500ms`; a negative one is a week.
 pub fn duration(text: &str) -> Result<Duration, String> {
     if text.starts_with('-') {
         return Ok(Duration::from_secs(7 * 24 * 3600));
@@ -82,7 +82,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 }
 
 impl Wanted {
-    /// Whether an object (`None`: it does not exist) is as wanted.
+    /// Whether an object (`None`: it does not exist) fulfils it.
     fn met(&self, object: Option<&Object>) -> bool {
         match (self, object) {
             (Wanted::Delete, None) => true,
@@ -140,7 +140,7 @@ fn shown(target: &Target) -> String {
 async fn each(args: &Args, target: &Target, session: &Session) -> Result<Vec<Target>, Status> {
     if target.name.is_some() {
         return match (&args.wanted, args.selection.fetch(target, session).await) {
-            // What is gone already is no news.
+            // Already deleted.
             (Wanted::Delete, Err(status)) if status.is_not_found() => Ok(Vec::new()),
             (Wanted::Create, _) | (_, Ok(_)) => Ok(vec![target.clone()]),
             (_, Err(status)) => Err(status),
@@ -155,7 +155,7 @@ async fn each(args: &Args, target: &Target, session: &Session) -> Result<Vec<Tar
     Ok(objects.into_iter().map(named).collect())
 }
 
-/// Waits until the target is as wanted.
+/// Waits until the target fulfils it.
 async fn until(session: &Session, target: &Target, wanted: &Wanted, deadline: Option<Instant>) -> Result<(), Failure> {
     if observe(session, target, deadline, |object| Ok(wanted.met(object))).await? {
         return Ok(());
@@ -164,8 +164,8 @@ async fn until(session: &Session, target: &Target, wanted: &Wanted, deadline: Op
     Err(Failure::usage(format!("timed out waiting for the condition on {}/{name}", target.kind.plural)))
 }
 
-/// Shows `look` a target's object (`None`: it does not exist) as it is and as it changes, until that says that it has seen
-/// enough; false when the deadline came first.
+/// Calls `look` with a target's object (`None`: it does not exist), now and after every change, until it returns true; false at the
+/// deadline.
 pub async fn observe(
     session: &Session,
     target: &Target,
@@ -175,12 +175,12 @@ pub async fn observe(
     let name = target.name.as_deref().unwrap_or("");
     let selection = Selection { field_selector: Some(format!("metadata.name={name}")), ..Selection::default() };
     loop {
-        // 1. Look; the list tells the revision to watch from.
+        // 1. Check; the list returns the revision to watch from.
         let (objects, revision) = selection.list(target, session).await?;
         if look(objects.first())? {
             return Ok(true);
         }
-        // 2. Watch until it is so, or the watch ends.
+        // 2. Watch until it is fulfilled, or the watch ends.
         let mut request = session.request(Verb::Watch, target.kind, target.namespace.as_deref(), None);
         request.options = selection.options();
         request.options.resource_version = Some(revision);
@@ -207,7 +207,7 @@ pub async fn observe(
     }
 }
 
-/// Waits until this very object is gone.
+/// Waits until exactly this object is gone.
 pub async fn gone(
     session: &Session,
     kind: &'static Kind,

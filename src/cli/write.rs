@@ -1,4 +1,4 @@
-//! What all commands that write have in common: dry runs, and how the result is told.
+//! Common to all commands that write: dry runs, and reporting results.
 
 use serde_json::Value;
 
@@ -23,12 +23,12 @@ pub struct Writing {
 }
 
 impl Writing {
-    /// Nothing is to be sent at all.
+    /// Nothing is sent at all.
     pub fn is_client_side(&self) -> bool {
         self.dry_run == "client"
     }
 
-    /// Nothing is to be stored.
+    /// Nothing is stored.
     pub fn is_dry(&self) -> bool {
         // What no argv has said is no dry run either.
         !matches!(self.dry_run.as_str(), "none" | "")
@@ -38,7 +38,7 @@ impl Writing {
         Options { dry_run: self.dry_run == "server", ..Options::default() }
     }
 
-    /// `pod/x created (dry run)`, or the object in the format that is wanted.
+    /// `pod/x created (dry run)`, or the object in the requested format.
     pub fn tell(&self, kind: &Kind, object: &Object, done: &str) -> Result<(), Failure> {
         let note = match self.dry_run.as_str() {
             "client" => " (dry run)",
@@ -52,7 +52,7 @@ impl Writing {
         Ok(())
     }
 
-    /// Creates an object, unless nothing is to be sent.
+    /// Creates an object, unless it is a client-side dry run.
     pub async fn create(
         &self,
         session: &Session,
@@ -69,7 +69,7 @@ impl Writing {
         Ok(session.object(request).await?)
     }
 
-    /// Patches an object; where nothing is to be sent, a merge patch is applied here.
+    /// Patches an object; in a client-side dry run a merge patch is applied locally.
     pub async fn patch(
         &self,
         session: &Session,

@@ -1,4 +1,4 @@
-//! `Autoscaler`: what the autoscaling controller reads and writes of a HorizontalPodAutoscaler (autoscaling/v2).
+//! `Autoscaler`: the parts of a HorizontalPodAutoscaler (autoscaling/v2) that the autoscaling controller uses.
 
 use k8s_openapi::{
     Metadata, NamespaceResourceScope, Resource,
@@ -8,7 +8,7 @@ use k8s_openapi::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// A HorizontalPodAutoscaler. Its spec stays a tree: one controller reads it, and its types are many.
+/// A HorizontalPodAutoscaler. Its spec is untyped: only one controller reads it, and it has many types.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Autoscaler {
     pub metadata: ObjectMeta,
@@ -28,7 +28,7 @@ pub struct AutoscalerStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub current_replicas: Option<i32>,
     pub desired_replicas: i32,
-    /// One for each metric of the spec, in their order; `{"type": ""}` for one that has no value.
+    /// One for each metric of the spec, in order; `{"type": ""}` for one without a value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub current_metrics: Option<Vec<Value>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -1,18 +1,17 @@
-//! The field at which a decoder stopped: the error says where in the text, and the text says what is there.
+//! Finds the field at which decoding failed: the error has the position in the text, and the text shows what is there.
 //!
-//! A decoder that keeps the path itself would be a second copy of the code that decodes each type.
+//! A decoder that tracks the path itself would duplicate the code that decodes each type.
 
 use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
 
-/// The path of the innermost value in which `why` was found: `spec.containers[0].image`; `.` where that is the text as a
-/// whole.
+/// The path of the innermost value in which `why` was found: `spec.containers[0].image`; `.` for the text as a whole.
 pub fn field(text: &[u8], why: &serde_json::Error) -> String {
     let lines = text.split_inclusive(|byte| *byte == b'\n').take(why.line().saturating_sub(1));
     let at = lines.map(<[u8]>::len).sum::<usize>() + why.column();
     let start = |part: &[u8]| part.as_ptr() as usize - text.as_ptr() as usize;
-    // A list or an object is refused where it begins, anything else where it ends.
+    // Errors in lists and objects are at their beginning, others at the value's end.
     let holds = |part: &[u8]| (start(part)..=start(part) + part.len()).contains(&at);
     let (mut path, mut inner) = (String::new(), text);
     while let Some((step, part)) = parts(inner).find(|(_, part)| holds(part)) {
@@ -26,7 +25,7 @@ pub fn field(text: &[u8], why: &serde_json::Error) -> String {
     }
 }
 
-/// The fields of an object, or the items of a list, each with its step of a path.
+/// The fields of an object, or the items of a list, each with its path step.
 fn parts(text: &[u8]) -> impl Iterator<Item = (String, &[u8])> {
     let fields: BTreeMap<String, &RawValue> = serde_json::from_slice(text).unwrap_or_default();
     let items: Vec<&RawValue> = serde_json::from_slice(text).unwrap_or_default();

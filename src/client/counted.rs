@@ -1,5 +1,4 @@
-//! A transport that tells of each request what became of it, where upstream's client does so for its metrics
-//! (`k8s.io/client-go/tools/metrics`).
+//! A transport that reports the result of each request, like upstream's client for its metrics (`k8s.io/client-go/tools/metrics`).
 
 use std::io;
 use std::sync::Arc;
@@ -17,32 +16,32 @@ use podwright_api::{
     rpc,
 };
 
-/// The code of a request that was not answered.
+/// The code of an unanswered request.
 const UNANSWERED: &str = "<error>";
 
-/// A request that is over.
+/// A completed request.
 pub struct Told<'a> {
-    /// The status code of its answer; `<error>`: none came.
+    /// The status code of its response; `<error>` without one.
     pub code: &'a str,
-    /// The server's.
+    /// The server.
     pub host: &'a str,
-    /// REST's method for what was asked.
+    /// The corresponding REST method.
     pub method: &'static str,
-    /// Not of watches: their answer has no end.
+    /// Not for watches, whose response has no end.
     pub measured: Option<Measured>,
 }
 
-/// How long and how large a request was.
+/// The duration and sizes of a request.
 pub struct Measured {
     pub took: Duration,
-    /// The bytes of its body in JSON. None: it goes to a server in the same process, as it is. To write it out only to tell how
-    /// long that is costs more than the answer is worth, so that upstream's metric has no sizes for that host.
+    /// The size of its body in JSON. `None`: it is sent to a server in the same process without encoding. Encoding it only for its
+    /// size would cost more than the information is worth, so upstream's metric has no sizes for that host.
     pub sent: Option<usize>,
-    /// The bytes of the answer's objects in JSON. None: there was no answer, none of objects, or one that is not written out.
+    /// The size of the response's objects in JSON. `None`: there was no response, no objects, or no encoding.
     pub received: Option<usize>,
 }
 
-/// Is told of each request.
+/// Called for each request.
 pub type Tell = Arc<dyn Fn(&Told<'_>) + Send + Sync>;
 
 pub struct Counted {
@@ -50,12 +49,12 @@ pub struct Counted {
     pub tell: Tell,
 }
 
-/// A request under way. It is told of when this is dropped, so that one which nobody waits for any longer counts too.
+/// A request in progress. It is reported when dropped, so that cancelled ones count, too.
 struct Asked<'a> {
     by: &'a Counted,
     method: &'static str,
     began: Instant,
-    /// Not of a watch.
+    /// Not for a watch.
     is_measured: bool,
     sent: Option<usize>,
     code: Option<u16>,
@@ -70,7 +69,7 @@ impl Counted {
 }
 
 impl Asked<'_> {
-    /// `read` finds the code and the size of an answer.
+    /// `read` extracts the code and size of a response.
     fn answered<T>(
         mut self,
         result: Result<T, Status>,
@@ -90,7 +89,7 @@ impl Asked<'_> {
 
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
-        // Whatever a server says, the codes of HTTP are not many.
+        // Whatever a server returns, the number of HTTP codes is limited.
         let code = self.code.filter(|code| (100..600).contains(code)).map(|code| code.to_string());
         let (sent, received) = (self.sent, self.received);
         let measured = self.is_measured.then(|| Measured { took: self.began.elapsed(), sent, received });
@@ -99,7 +98,7 @@ impl Drop for Asked<'_> {
     }
 }
 
-/// As REST has it.
+/// The REST method.
 fn method(verb: Verb) -> &'static str {
     match verb {
         Verb::Get | Verb::List | Verb::Watch => "GET",
@@ -110,7 +109,7 @@ fn method(verb: Verb) -> &'static str {
     }
 }
 
-/// How many bytes something has in JSON, of which none is kept.
+/// The size of a value in JSON, without storing it.
 fn size(of: &impl Serialize) -> usize {
     struct Length(usize);
     impl io::Write for Length {
@@ -123,7 +122,7 @@ fn size(of: &impl Serialize) -> usize {
         }
     }
     let mut length = Length(0);
-    // What does not serialize is not sent either, and counts as far as it went.
+    // A value that does not serialize is not sent either; the size so far counts.
     let _ = serde_json::to_writer(&mut length, of);
     length.0
 }
@@ -194,7 +193,7 @@ mod tests {
     use super::*;
     use crate::Client;
 
-    /// Answers by the name that is asked for.
+    /// Responds by the requested name.
     struct Server {
         encodes: bool,
     }
@@ -267,14 +266,14 @@ mod tests {
         let length = serde_json::to_vec(&status).unwrap().len();
         assert_eq!(last(), of("GET", "404", Some((0, Some(length)))));
 
-        // What a server says is one thing, that none has said anything another.
+        // A server's response is distinguished from having none.
         assert_eq!(client.call(request(Verb::Patch, "busy")).await.unwrap_err().code, 503);
         assert_eq!(last().1, "503");
         assert_eq!(client.call(request(Verb::Patch, "away")).await.unwrap_err().code, 503);
         assert_eq!(last(), of("PATCH", UNANSWERED, Some((0, None))));
         client.call(request(Verb::Get, "odd")).await.unwrap_err();
         assert_eq!(last().1, UNANSWERED);
-        // One that nobody waits for any longer.
+        // A cancelled one.
         let late = client.within(Duration::from_secs(1)).call(request(Verb::Get, "slow")).await.unwrap_err();
         assert_eq!((late.code, late.unanswered), (504, true));
         assert_eq!(last(), of("GET", UNANSWERED, Some((0, None))));
@@ -286,7 +285,7 @@ mod tests {
         let told = Arc::new(Mutex::new(Vec::new()));
         for encodes in [true, false] {
             let kept = told.clone();
-            // Whatever is between.
+            // With any transports in between.
             let client = Client::new(Arc::new(Server { encodes }), "").within(Duration::from_secs(60)).counted(|_| {});
             let client = client.counted(move |told| {
                 kept.lock().unwrap().push(told.measured.as_ref().map(|measured| (measured.sent, measured.received)));

@@ -1,4 +1,4 @@
-//! A transport whose answers come in time, or not at all.
+//! A transport with a deadline for responses.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use podwright_api::{Request, Response, Status, WatchEvent, rpc};
 
 pub struct Deadline {
     pub inner: Arc<dyn Transport>,
-    /// For each answer, with dialling.
+    /// For each response, including dialling.
     pub time: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! `Definition`: what of a CustomResourceDefinition loops over all kinds need.
+//! `Definition`: the parts of a CustomResourceDefinition that loops over all kinds need.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::{ClusterResourceScope, Metadata, Resource};
@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::Partial;
 use podwright_api::status::qualified;
 
-/// The names of what a definition defines, as they were accepted.
+/// The accepted names of a definition.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Wire")]
 pub struct Definition {
@@ -17,14 +17,14 @@ pub struct Definition {
     pub plural: String,
     pub kind: String,
     pub namespaced: bool,
-    /// Whether its objects can be asked for.
+    /// Whether its objects are served.
     pub established: bool,
-    /// Whether a version of them can be scaled.
+    /// Whether any version has a scale subresource.
     pub scales: bool,
     pub served: Vec<Version>,
 }
 
-/// A version that is served.
+/// A served version.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Version {
     pub name: String,
@@ -33,7 +33,7 @@ pub struct Version {
 }
 
 impl Definition {
-    /// The resource's name in requests, which can be no other's: `widgets.example.com/`, whatever versions it has.
+    /// The resource's unambiguous name in requests, for any version: `widgets.example.com/`.
     pub fn resource(&self) -> String {
         format!("{}/", qualified(&self.plural, &self.group))
     }

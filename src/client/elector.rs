@@ -1,10 +1,9 @@
-//! Leader election by a Lease: of several candidates one acts, and another one takes over when it has gone or cannot be
-//! heard.
+//! Leader election with a Lease: one of several candidates is active, and another one takes over when it is gone or unreachable.
 //!
-//! The algorithm is that of upstream's `client-go/tools/leaderelection`. Clocks of others are not trusted: a Lease is held
-//! until it has not changed for its duration, by the observer's own monotonic clock. The leader gives up sooner, when it
-//! could not renew for `Times::deadline`. Upstream's process exits then; here the loops are ended, and no write of theirs
-//! is sent any more from that moment on, also not by a process that was suspended and does not know yet how late it is.
+//! The algorithm is that of upstream's `client-go/tools/leaderelection`. Clocks of others are not trusted: a Lease is held until it
+//! has not changed for its duration, by the observer's own monotonic clock. The leader gives up earlier, after failing to renew for
+//! `Times::deadline`. Upstream's process exits then; here its loops are ended, and from that moment no write of theirs is sent,
+//! even by a process that was suspended and does not know how much time has passed.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard},
@@ -26,10 +25,10 @@ use tokio_util::sync::CancellationToken;
 use super::{Client, Recorder, Stream, Transport, metrics, reference};
 use podwright_api::{Env, Request, Response, Status, Verb, WatchEvent, rpc::Session};
 
-/// Where the Leases of the control plane's parts are.
+/// The namespace of the control plane's Leases.
 pub const NAMESPACE: &str = "kube-system";
 
-/// How long a Lease lasts, how long the leader tries to renew it, and how often it and the others look.
+/// The duration of a Lease, how long the leader retries to renew it, and the interval of attempts.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
     pub duration: Duration,
@@ -50,20 +49,20 @@ pub struct Election {
     pub env: Env,
     /// The Lease's name.
     pub name: &'static str,
-    /// Who this candidate is; no other has the same.
+    /// This candidate's unique identity.
     pub identity: String,
     pub times: Times,
 }
 
-/// The Lease as it was seen last, and since when it has been so.
+/// The Lease as last observed, and since when it is unchanged.
 struct Seen {
     lease: Lease,
     since: Instant,
 }
 
 impl Election {
-    /// Has `lead` run whenever elected, until `shutdown`. Its client writes only while the Lease is held; its token ends it
-    /// when the Lease is lost. On a clean end the Lease is released, after `lead` has ended.
+    /// Runs `lead` whenever elected, until `shutdown`. Its client writes only while the Lease is held; its token is cancelled when
+    /// the Lease is lost. On a clean shutdown the Lease is released after `lead` has ended.
     pub async fn run<F>(self, shutdown: CancellationToken, lead: impl Fn(Client, CancellationToken) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
@@ -111,7 +110,7 @@ impl Election {
         }
     }
 
-    /// Tries until the Lease is held; until when it may be acted on it.
+    /// Retries until the Lease is held; returns how long the leader may act.
     async fn acquire(&self, seen: &mut Option<Seen>) -> Instant {
         loop {
             let begun = Instant::now();
@@ -120,13 +119,13 @@ impl Election {
                 Ok(false) => {}
                 Err(why) => tracing::debug!(lease = self.name, %why, "the Lease cannot be acquired"),
             }
-            // Candidates that begin at once do not stay in step.
+            // Jitter for candidates that start at the same time.
             let more = self.times.retry.mul_f64(1.2 * self.env.below(1000) as f64 / 1000.0);
             sleep(self.times.retry + more).await;
         }
     }
 
-    /// Renews again and again; returns when that has not been possible for too long.
+    /// Renews periodically; returns after failing for too long.
     async fn renew(&self, seen: &mut Option<Seen>, fence: &Fence) {
         loop {
             let until = fence.until();
@@ -145,9 +144,9 @@ impl Election {
         }
     }
 
-    /// One attempt to acquire or renew: whether the Lease is held now.
+    /// One attempt to acquire or renew; returns whether the Lease is held now.
     async fn attempt(&self, seen: &mut Option<Seen>) -> Result<bool, Status> {
-        // The leader knows how it is; where it does not, the write is refused and it looks.
+        // The leader assumes that its last state is current; otherwise the write conflicts, and it reads the Lease.
         if let Some(last) = seen.as_ref().filter(|last| self.is_holder(&last.lease) && !is_over(last))
             && let Ok(renewed) = self.client.update(&self.renewed(&last.lease)).await
         {
@@ -175,7 +174,7 @@ impl Election {
         Ok(true)
     }
 
-    /// Lets the next one have it at once.
+    /// Lets another candidate acquire it at once.
     async fn release(&self, seen: &mut Option<Seen>) {
         let Some(last) = seen.take().filter(|last| self.is_holder(&last.lease)) else { return };
         let mut free = last.lease;
@@ -189,7 +188,7 @@ impl Election {
         }
     }
 
-    /// The Lease as its holder has it from now on.
+    /// The Lease with this holder from now on.
     fn renewed(&self, old: &Lease) -> Lease {
         let none = LeaseSpec::default();
         let before = old.spec.as_ref().unwrap_or(&none);
@@ -229,13 +228,13 @@ fn holder(lease: &Lease) -> &str {
     lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default()
 }
 
-/// Whether the Lease has not changed for as long as it lasts.
+/// Whether the Lease has been unchanged for its duration.
 fn is_over(seen: &Seen) -> bool {
     let seconds = seen.lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds).unwrap_or(0);
     seen.since.elapsed() >= Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
 }
 
-/// Until when a leader may write.
+/// The time until which a leader may write.
 #[derive(Clone)]
 struct Fence(Arc<Mutex<Instant>>);
 
@@ -260,7 +259,7 @@ impl Fence {
     }
 }
 
-/// A transport whose writes are sent only while the fence is open.
+/// A transport that sends writes only while the fence is open.
 struct Fenced {
     inner: Arc<dyn Transport>,
     fence: Fence,

@@ -1,5 +1,5 @@
-//! The events recorder: what a component did, told as upstream's `Event` objects, repeated ones counted, similar ones
-//! combined. Namespaces take turns: one in which much happens keeps nobody from hearing of another.
+//! The event recorder: emits upstream's `Event` objects, counting repeated ones and combining similar ones. Namespaces take turns,
+//! so a busy one does not delay others' events.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -25,29 +25,29 @@ mod backlog;
 
 use podwright_api::Env;
 
-/// How many namespaces' events are written at once, one of each.
+/// How many namespaces' events are written concurrently, one from each.
 const AT_ONCE: usize = 8;
 /// How many recent events are remembered for counting repetitions.
 const REMEMBERED: usize = 4096;
-/// Events that differ in their message alone are combined into one from this many on, as upstream's correlator does; and
-/// forgotten after so long a silence.
+/// Events that differ only in their message are combined into one from this many on, like in upstream's correlator; this is reset
+/// after a period without any.
 const SIMILAR: usize = 10;
 const SILENCE: SignedDuration = SignedDuration::from_mins(10);
 const COMBINED: &str = "(combined from similar events): ";
-/// One object's events: so many at once, and one more after each such while, as upstream's spam filter lets them through.
+/// The events per object: a burst, and one more after each period, as in upstream's spam filter.
 const BURST: f64 = 25.0;
 const REFILL: SignedDuration = SignedDuration::from_mins(5);
-/// A message has at most so many bytes, as upstream's notes have; what is cut off is marked.
+/// The most bytes of a message, as in upstream's notes; truncated ones are marked.
 const LONGEST: usize = 1024;
 const MORE: &str = " ...";
-/// How often another name is tried for an event whose name is taken.
+/// How often another name is tried if an event's name is taken.
 const NAMES: usize = 5;
 
 /// Records events in the background. Cheap to clone.
 #[derive(Clone)]
 pub struct Recorder {
     backlog: Arc<Mutex<Backlog>>,
-    /// Tells the writer that there is something; once all of them are gone it ends.
+    /// Wakes the writer; it ends once all senders are dropped.
     wake: mpsc::Sender<()>,
     dropped: Arc<AtomicU64>,
 }
@@ -59,7 +59,7 @@ struct Told {
     message: String,
 }
 
-/// A reference to `object`, as events carry it.
+/// A reference to `object` for events.
 pub fn reference<K: Typed>(object: &K) -> ObjectReference {
     let meta = object.metadata();
     ObjectReference {
@@ -74,7 +74,7 @@ pub fn reference<K: Typed>(object: &K) -> ObjectReference {
 }
 
 impl Recorder {
-    /// `component` is upstream's name of who acts (`kubelet`, `default-scheduler`); `host` the node, for node components.
+    /// `component` is upstream's name of the component (`kubelet`, `default-scheduler`); `host` the node, for node components.
     pub fn new(client: Client, env: Env, component: &str, host: Option<&str>) -> Recorder {
         let (wake, woken) = mpsc::channel(1);
         let source = EventSource { component: Some(component.to_owned()), host: host.map(str::to_owned) };
@@ -85,7 +85,7 @@ impl Recorder {
         Recorder { backlog, wake, dropped }
     }
 
-    /// How many events were dropped because too many waited.
+    /// How many events were dropped because too many were queued.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
@@ -102,7 +102,7 @@ impl Recorder {
         let namespace = namespace_of(&about).to_owned();
         let told = Told { about, kind, reason: reason.to_owned(), message: cut(message) };
         let lost = lock(&self.backlog).push(namespace, told);
-        // Where it is full the writer has been told already.
+        // If it is full the writer is awake already.
         let _ = self.wake.try_send(());
         if let Some(lost) = lost.filter(|_| self.dropped.fetch_add(1, Ordering::Relaxed) == 0) {
             let reason = lost.reason;
@@ -111,9 +111,9 @@ impl Recorder {
     }
 }
 
-/// What makes two events similar: the object and its part, the type and the reason.
+/// The key of similar events: the object and its part, the type and the reason.
 type Similar = (String, String, &'static str, String);
-/// What makes two events the same: the message too; `None`: they were combined.
+/// The key of equal events: including the message; `None`: they were combined.
 type Same = (Similar, Option<String>);
 
 struct Writer {
@@ -125,14 +125,14 @@ struct Writer {
     dropped: Arc<AtomicU64>,
 }
 
-/// What is known of the events that were written. An object's are written one after the other.
+/// The state of written events. An object's are written one after the other.
 struct Known {
     env: Env,
-    /// The event's name and how often it has happened.
+    /// The event's name and count.
     seen: HashMap<Same, (String, i32)>,
-    /// The messages of similar events, and when the last one came.
+    /// The messages of similar events, and the time of the last one.
     similar: HashMap<Similar, (HashSet<String>, Timestamp)>,
-    /// How many events each object may still have, and since when that is so.
+    /// How many events each object may still have, and since when.
     allowed: HashMap<String, (f64, Timestamp)>,
     /// The number in the last event's name.
     last: i128,
@@ -186,7 +186,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes a new event: its name.
+    /// Creates an event; returns its name.
     async fn create(&self, told: Told, namespace: String, now: Time) -> Result<String, podwright_api::Status> {
         let object = told.about.name.clone().unwrap_or_else(|| "unknown".to_owned());
         let mut tries = 0;
@@ -209,7 +209,7 @@ impl Writer {
             event.metadata.name = Some(name.clone());
             match self.client.create(&event).await {
                 Ok(_) => return Ok(name),
-                // Another recorder's, of the same moment.
+                // Another recorder created one at the same moment.
                 Err(status) if status.is_already_exists() && tries < NAMES => tries += 1,
                 Err(status) => return Err(status),
             }
@@ -222,8 +222,7 @@ impl Known {
         Known { env, seen: HashMap::new(), similar: HashMap::new(), allowed: HashMap::new(), last: 0 }
     }
 
-    /// Counts an event: what makes it the same as others, and the name and the count of what was written of them. `None`: its
-    /// object has too many.
+    /// Counts an event; returns its key, and the name and count of the written one. `None`: its object has too many.
     fn take_in(&mut self, told: &mut Told) -> Option<(Same, Option<(String, i32)>)> {
         let now = self.env.now();
         let same = self.correlate(told, now);
@@ -235,7 +234,7 @@ impl Known {
         if allowed {
             return Some((same, known));
         }
-        // The next one that is written counts it too.
+        // The next one that is written includes it in its count.
         tracing::debug!(object = same.0.0, reason = told.reason, "an event is left out: the object has too many");
         None
     }
@@ -247,17 +246,17 @@ impl Known {
         self.seen.insert(same, (name, 1));
     }
 
-    /// A name for an object's event. Those of one moment have names of their own all the same.
+    /// A name for an object's event, unique even within the same moment.
     fn name(&mut self, object: &str) -> String {
         self.last = self.env.now().as_nanosecond().max(self.last + 1);
         match format!("{object}.{:x}", self.last) {
-            // As upstream does for an object whose name leaves no room (client-go's GenerateEventName).
+            // As upstream for an object whose name leaves no room (client-go's GenerateEventName).
             name if name.len() > LONGEST_NAME => self.env.uid(),
             name => name,
         }
     }
 
-    /// Whether an object may have one more event now.
+    /// Whether an object may have another event now.
     fn allow(&mut self, object: &str, now: Timestamp) -> bool {
         let refilled = |(tokens, since): (f64, Timestamp)| {
             let gained = now.duration_since(since).as_secs_f64() / REFILL.as_secs_f64();
@@ -273,7 +272,7 @@ impl Known {
         allowed
     }
 
-    /// Whether the event is one more of many that differ in their message alone: then its message says so.
+    /// Whether the event is one of many that differ only in their message: then its message says so.
     fn correlate(&mut self, told: &mut Told, now: Timestamp) -> Same {
         let about = &told.about;
         let object = about.uid.clone().or_else(|| about.name.clone()).unwrap_or_default();
@@ -298,20 +297,20 @@ impl Known {
     }
 }
 
-/// A DNS subdomain, as names are (RFC 1123).
+/// The limit of a DNS subdomain (RFC 1123).
 const LONGEST_NAME: usize = 253;
 
-/// Where an object's events are: those of objects without a namespace are in `default`.
+/// The namespace of an object's events: `default` for cluster-scoped objects.
 fn namespace_of(about: &ObjectReference) -> &str {
     about.namespace.as_deref().unwrap_or("default")
 }
 
-/// What a panic left behind is whole: each change is made at once.
+/// Consistent after a panic: each change is atomic.
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A message as an event may have it.
+/// Truncates a message to the limit.
 fn cut(mut message: String) -> String {
     if message.len() > LONGEST {
         message.truncate(message.floor_char_boundary(LONGEST - MORE.len()));
@@ -320,7 +319,7 @@ fn cut(mut message: String) -> String {
     message
 }
 
-/// Looking through all for what has become old costs little where most is; so where most is not, all is forgotten.
+/// A scan for expired entries is cheap if most are; otherwise everything is dropped.
 fn forget_if_many<K, V>(known: &mut HashMap<K, V>) {
     if known.len() > REMEMBERED / 2 {
         known.clear();

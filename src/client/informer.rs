@@ -1,4 +1,4 @@
-//! Informers: a local, indexed copy of one kind, kept fresh by a watch, that tells its subscribers what changed.
+//! Informers: a local, indexed copy of one kind, kept up to date by a watch, that notifies its subscribers of changes.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -38,7 +38,7 @@ impl Key {
         let meta = object.metadata();
         Key::new(meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
     }
-    /// The namespace as requests want it: none for cluster-scoped kinds.
+    /// The namespace for requests: `None` for cluster-scoped kinds.
     pub fn namespace(&self) -> Option<&str> {
         Some(self.namespace.as_str()).filter(|ns| !ns.is_empty())
     }
@@ -50,13 +50,13 @@ impl std::fmt::Display for Key {
     }
 }
 
-/// One change of one object: `old` is what the informer knew, `new` what it knows now.
+/// One change of one object: `old` is the previous state in the informer, `new` the current one.
 #[derive(Debug)]
 pub struct Delta<K> {
     pub key: Key,
     pub old: Option<Arc<K>>,
     pub new: Option<Arc<K>>,
-    /// The object exists, but this view cannot read it: `new` is how it was last read, if it ever was.
+    /// The object exists, but this view cannot decode it: `new` is its last decoded state, if any.
     pub undecodable: Option<Arc<Undecodable>>,
 }
 
@@ -67,15 +67,15 @@ impl<K> Clone for Delta<K> {
     }
 }
 
-/// An object that a view cannot read.
+/// An object that a view cannot decode.
 #[derive(Debug)]
 pub struct Undecodable {
     pub key: Key,
     pub uid: String,
     resource_version: String,
-    /// The object as the server sent it, where [`InformerBuilder::keep_undecodable`] has asked for it; else nothing.
+    /// The object as the server sent it, if [`InformerBuilder::keep_undecodable`] was set; otherwise empty.
     pub object: Bytes,
-    /// The field, and what is wrong with it.
+    /// The field, and the error.
     pub why: String,
 }
 
@@ -92,14 +92,14 @@ struct State<K> {
     indexes: HashMap<&'static str, Index<K>>,
     subscribers: Vec<mpsc::UnboundedSender<Delta<K>>>,
     resource_version: String,
-    /// Whether nothing is told any more.
+    /// Whether notifications have ended.
     ended: bool,
     held: Option<Held>,
     /// Whether there was more, when it was last listed or told of, than may be kept.
     is_full: bool,
 }
 
-/// How much of the room that is shared with others an informer has taken, and what for.
+/// How much of the shared room an informer uses, and for which objects.
 struct Held {
     room: Room,
     sizes: HashMap<Key, usize>,
@@ -107,7 +107,7 @@ struct Held {
 }
 
 struct Shared<K> {
-    /// Which resource it is of, for messages.
+    /// The resource's name, for messages.
     resource: String,
     scope: Scope,
     most: usize,
@@ -115,7 +115,7 @@ struct Shared<K> {
     /// When it was last logged that an object cannot be decoded.
     told: Mutex<Option<Instant>>,
     state: RwLock<State<K>>,
-    /// 1 when the first complete list has arrived.
+    /// 1 once the first complete list has arrived.
     synced: Watermark,
     task: Mutex<Option<tokio::task::AbortHandle>>,
 }
@@ -146,7 +146,7 @@ impl<K: Typed> Informer<K> {
         self.read(|s| s.objects.get(key).cloned())
     }
 
-    /// The objects that exist, but that this view cannot read. The copy holds them as they were last read, if ever.
+    /// Existing objects that this view cannot decode. The copy has their last decoded states, if any.
     pub fn undecodable(&self) -> Vec<Arc<Undecodable>> {
         self.read(|s| s.undecodable.values().cloned().collect())
     }
@@ -162,7 +162,7 @@ impl<K: Typed> Informer<K> {
         self.read(|s| s.objects.range(from..).take_while(within).map(|(_, o)| o.clone()).collect())
     }
 
-    /// The objects that the index `name` holds under `value`, in order of their keys.
+    /// The objects with `value` in the index `name`, in key order.
     pub fn indexed(&self, name: &str, value: &str) -> Vec<Arc<K>> {
         self.read(|s| {
             let keys = s.indexes.get(name).and_then(|index| index.entries.get(value));
@@ -170,7 +170,7 @@ impl<K: Typed> Informer<K> {
         })
     }
 
-    /// How many that are.
+    /// Their number.
     pub fn count(&self, name: &str, value: &str) -> usize {
         self.read(|s| s.indexes.get(name).and_then(|index| index.entries.get(value)).map_or(0, BTreeSet::len))
     }
@@ -183,12 +183,12 @@ impl<K: Typed> Informer<K> {
         self.len() == 0
     }
 
-    /// The name of what it follows: `deployments.apps`.
+    /// The name of its resource: `deployments.apps`.
     pub fn resource(&self) -> &str {
         &self.0.resource
     }
 
-    /// The same informer, for who does not care of which kind it is.
+    /// The same informer, independent of its kind.
     pub fn followed(&self) -> Arc<dyn Followed> {
         self.0.clone()
     }
@@ -208,14 +208,14 @@ impl<K: Typed> Informer<K> {
         self.read(|s| s.resource_version.clone())
     }
 
-    /// All changes from now on, preceded by one addition for each object that is known already.
+    /// All changes from now on, preceded by an addition for each existing object.
     pub fn subscribe(&self) -> mpsc::UnboundedReceiver<Delta<K>> {
         let (sender, receiver) = mpsc::unbounded_channel();
         let mut state = self.0.state.write().unwrap_or_else(|p| p.into_inner());
         let known = state.objects.keys().chain(state.undecodable.keys()).collect::<BTreeSet<_>>();
         for key in known {
             let (new, undecodable) = (state.objects.get(key).cloned(), state.undecodable.get(key).cloned());
-            // The receiver is in this function's hands: it cannot be gone.
+            // The receiver is owned by this function, so sending succeeds.
             sender.send(Delta { key: key.clone(), old: None, new, undecodable }).ok();
         }
         state.subscribers.push(sender);
@@ -227,7 +227,7 @@ impl<K: Typed> Informer<K> {
         self.0.synced.reached(1).await;
     }
 
-    /// For a kind that is no more: tells subscribers that all its objects are gone, and nothing after that.
+    /// For a kind that was removed: reports all its objects as deleted, and nothing after that.
     pub fn end(&self) {
         let mut state = self.0.state.write().unwrap_or_else(|p| p.into_inner());
         state.replace(Vec::new());
@@ -245,7 +245,7 @@ impl<K: Typed> Informer<K> {
 }
 
 impl Held {
-    /// Makes room for an object beside what is held, or for less of it.
+    /// Reserves room for an object, or reduces it.
     fn set(&mut self, key: &Key, size: usize) -> bool {
         let all = self.all - self.sizes.get(key).copied().unwrap_or(0) + size;
         let fits = self.room.resize(all);
@@ -259,7 +259,7 @@ impl Held {
         fits
     }
 
-    /// Makes room for these objects, and no others.
+    /// Reserves room for exactly these objects.
     fn replace(&mut self, sizes: HashMap<Key, usize>) -> bool {
         let all = sizes.values().sum();
         let fits = self.room.resize(all);
@@ -271,10 +271,10 @@ impl Held {
 }
 
 impl<K: Typed> State<K> {
-    /// How many objects there are, and whether that one is among them.
+    /// The number of objects, and whether that one is among them.
     fn knows(&self, key: &Key) -> (usize, bool) {
         let known = self.objects.contains_key(key) || self.undecodable.contains_key(key);
-        // What is in both is counted twice: it does take twice as much.
+        // Objects in both maps count twice, as they use twice the memory.
         (self.objects.len() + self.undecodable.len(), known)
     }
 
@@ -287,7 +287,7 @@ impl<K: Typed> State<K> {
             Seen::Unreadable(object) => {
                 let object = Arc::new(object);
                 self.undecodable.insert(object.key.clone(), object.clone());
-                // An old copy of it is nearer to the truth than none: it does exist. Where room is short it is not kept beside.
+                // An outdated copy is better than none, as the object does exist. It is dropped if room is short.
                 let last = self.objects.get(&object.key).filter(|last| version(&***last).0 == object.uid).cloned();
                 let last = last.filter(|_| self.held.is_none());
                 self.put(object.key.clone(), last, Some(object));
@@ -323,7 +323,7 @@ impl<K: Typed> State<K> {
         self.subscribers.retain(|s| s.send(delta.clone()).is_ok());
     }
 
-    /// Replaces everything, telling subscribers only of what differs.
+    /// Replaces everything, notifying subscribers only of differences.
     fn replace(&mut self, objects: Vec<Seen<K>>) {
         let new: BTreeMap<Key, Seen<K>> = objects.into_iter().map(|o| (o.key().clone(), o)).collect();
         let known = self.objects.keys().chain(self.undecodable.keys());

@@ -24,7 +24,7 @@ use podwright_api::{
     root_ca,
 };
 
-/// Where agents keep their heartbeats, one Lease named as its Node.
+/// The namespace of agents' heartbeats, one Lease per Node with its name.
 pub const NODE_LEASES: &str = "kube-node-lease";
 
 /// Makes the table: its rows become the fields of [`Informers`], what starts them and waits for them, and what finds them by their
@@ -64,7 +64,7 @@ macro_rules! table {
                 None
             }
 
-            /// Of which resources there is one.
+            /// The resources with an informer.
             pub fn resources() -> Vec<String> {
                 vec![$(<$kind as Typed>::resource()),+]
             }
@@ -81,7 +81,7 @@ table! {
     endpoints: Endpoints;
     namespaces: Namespace;
     service_accounts: ServiceAccount;
-    /// The ConfigMaps `kube-root-ca.crt` alone.
+    /// Only the ConfigMaps `kube-root-ca.crt`.
     root_cas: ConfigMap, only name(root_ca::NAME);
     /// The ConfigMap `kube-public/cluster-info` alone.
     cluster_infos: ConfigMap, only namespace(cluster_info::NAMESPACE), only name(cluster_info::NAME);
@@ -103,14 +103,14 @@ table! {
     jobs: Job, by BY_OWNER => owner_of;
     cron_jobs: CronJob;
     horizontal_pod_autoscalers: Autoscaler;
-    /// The Leases of the namespace `kube-node-lease` alone.
+    /// Only the Leases in `kube-node-lease`.
     leases: Lease, only namespace(NODE_LEASES);
 }
 
 impl Informers {
     /// Pods by `spec.nodeName`, "" for unscheduled ones.
     pub const BY_NODE: &str = "node";
-    /// By the uid of the controlling owner; those without one under `<namespace>/`.
+    /// By the uid of the controller; those without one under `<namespace>/`.
     pub const BY_OWNER: &str = "owner";
     /// Pods that have not ended, or that a finalizer holds, as by [`Informers::BY_OWNER`].
     pub const OPEN: &str = "open";
@@ -118,13 +118,13 @@ impl Informers {
     pub const ENDED: &str = "ended";
     /// Pods that wait for a node, by their namespace.
     pub const WAITING: &str = "waiting";
-    /// Pods that have failed or are being deleted, by their namespace.
+    /// Pods that have failed or are terminating, by namespace.
     pub const LEAVING: &str = "leaving";
-    /// PersistentVolumes by the claim that they refer to, and Pods by those that they use: `<namespace>/<name>`.
+    /// PersistentVolumes by their claim, and Pods by the claims that they use: `<namespace>/<name>`.
     pub const BY_CLAIM: &str = "claim";
-    /// PersistentVolumes that refer to no claim, and claims that name no volume, by their storage class; "" is none.
+    /// PersistentVolumes without a claim, and claims without a volume, by storage class; "" is none.
     pub const BY_CLASS: &str = "class";
-    /// Claims by the volume that they name.
+    /// Claims by their volume.
     pub const BY_VOLUME: &str = "volume";
     /// EndpointSlices by `<namespace>/<service>`.
     pub const BY_SERVICE: &str = "service";

@@ -1,8 +1,8 @@
-//! How a node joins a cluster and stays in it: it asks for a client certificate with the token that it was given, and for the
-//! next one with the one it has, before that ends.
+//! Joining a cluster and staying in it: requests a client certificate with the bootstrap token, and later ones with the current
+//! certificate, before it expires.
 //!
-//! The request is a CertificateSigningRequest for the signer `kubernetes.io/kube-apiserver-client-kubelet`; key and
-//! certificate are kept in a folder, readable by root alone.
+//! The request is a CertificateSigningRequest for the signer `kubernetes.io/kube-apiserver-client-kubelet`; key and certificate are
+//! stored in a directory, readable by root only.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,32 +25,32 @@ use podwright_server::certificates::WAITS;
 use podwright_server::pki::{Pair, belongs, put_in_place, user_of, write_private};
 
 const RESOURCE: &str = "certificatesigningrequests.certificates.k8s.io";
-/// The files of a member's folder.
+/// The files in a member's directory.
 const CERTIFICATE: &str = "client.crt";
 const KEY: &str = "client.key";
-/// The key of the next certificate, until that is there.
+/// The key of the next certificate, until that is issued.
 const NEXT_KEY: &str = "client.key.next";
 const CA: &str = "ca.crt";
-/// How long a request may wait for its certificate, and how often it is looked at.
+/// How long a request may wait for its certificate, and the interval of checks.
 const TIMEOUT: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(200);
-/// How often it is looked whether the certificate is due; after a failure.
+/// The interval of renewal checks; and after a failure.
 const EVERY: Duration = Duration::from_secs(600);
 const AGAIN: Duration = Duration::from_secs(60);
-/// How often it is looked whether somebody else has changed the files, or has set the clock.
+/// How often to check for changes to the files or the clock by others.
 const GLANCE: Duration = Duration::from_secs(2);
-/// Clocks that are adjusted gently are no news: seconds.
+/// Slewing of the clock is ignored; in seconds.
 const TOLERANCE: u64 = 2;
 
 /// What a node needs to join.
 #[derive(Clone, Debug)]
 pub struct Joining {
-    /// Where its certificate is kept: `client.crt`, `client.key`, `ca.crt`.
+    /// The directory of its certificate: `client.crt`, `client.key`, `ca.crt`.
     pub folder: PathBuf,
     pub node: String,
     /// `https://HOST:PORT`
     pub url: String,
-    /// The cluster's CA; a node that was here before has it.
+    /// The cluster's CA; a rejoining node has it.
     pub ca: Option<String>,
     /// A bootstrap token; needed while there is no certificate.
     pub token: Option<String>,
@@ -82,18 +82,18 @@ pub struct Membership {
     node: String,
     /// The cluster's CA, in PEM.
     ca: String,
-    /// The certificate that is shown, with its key: what the files hold.
+    /// The current certificate with its key, equal to the files.
     pair: Mutex<Option<Pair>>,
     identity: Arc<Identity>,
     server: ServerEndpoint,
-    /// The server by the token, for when there is no certificate that it takes.
+    /// The server with the token, for use without an accepted certificate.
     by_token: Option<ServerEndpoint>,
     env: Env,
 }
 
 impl Membership {
-    /// Takes up the certificate in the folder if it has not ended, or asks for one by the token. One that has not begun is renewed
-    /// by [`Membership::keep`], once the clock is right.
+    /// Uses the certificate in the directory if it has not expired, or requests one with the token. One that is not valid yet is
+    /// renewed by [`Membership::keep`] once the clock is right.
     pub async fn open(joining: Joining, env: Env) -> anyhow::Result<Membership> {
         let Joining { folder, node, url, ca, token } = joining;
         make(&folder)?;
@@ -120,25 +120,25 @@ impl Membership {
         Ok(member)
     }
 
-    /// The node's client of the server.
+    /// The node's client for the server.
     pub fn client(&self) -> Client {
         rpc::over_tls(self.server.clone(), "kubelet")
     }
 
-    /// `HOST:PORT` of the server.
+    /// The server's `HOST:PORT`.
     pub fn server(&self) -> &str {
         &self.server.authority
     }
 
-    /// Gets the next certificate in time, and keeps the files as they are to be, for as long as it runs.
+    /// Renews the certificate in time, and maintains the files, for as long as it runs.
     pub async fn keep(self) {
         tokio::join!(self.keep_certificate(), self.keep_files());
     }
 
     async fn keep_certificate(&self) {
-        // Nodes that joined together do not all come back at once.
+        // Spreads the renewals of nodes that joined together.
         let spread = self.env.below(1000);
-        // What the clock said at the start, as it tells it now: another one if it was set.
+        // The start time according to the current clock: it differs if the clock was set.
         let start = tokio::time::Instant::now();
         let begin = || self.env.now().as_second().saturating_sub_unsigned(start.elapsed().as_secs());
         loop {
@@ -167,10 +167,10 @@ impl Membership {
         }
     }
 
-    /// Writes those files again that somebody else has damaged or removed: which. Without them the node could not come back
-    /// after its next start.
+    /// Restores files that somebody else has damaged or removed, and returns their names. Without them the node could not rejoin
+    /// after a restart.
     pub fn mend(&self) -> anyhow::Result<Vec<&'static str>> {
-        // Held to the end: the next certificate is written before or after.
+        // Held throughout: the next certificate is written before or after.
         let pair = self.pair();
         let Some(pair) = pair.as_ref() else { return Ok(Vec::new()) };
         let wanted = [(CA, &self.ca), (KEY, &pair.key), (CERTIFICATE, &pair.certificate)];
@@ -185,9 +185,9 @@ impl Membership {
         Ok(other.into_iter().map(|(name, _)| name).collect())
     }
 
-    /// Asks for the next certificate if the one there is due then: after 70 to 90 % of its time, by `spread` of 1000; or before its
-    /// time has begun, for then the clock was wrong when it was signed. By the certificate itself; by the token where the server does
-    /// not take it any more, or not yet.
+    /// Renews a certificate that is due: after 70 to 90 % of its lifetime, by `spread` out of 1000; or before it is valid, which
+    /// means that the clock was wrong when it was signed. Uses the certificate itself, or the token if the server does not accept
+    /// it.
     pub async fn renew(&self, now: Timestamp, spread: u64) -> anyhow::Result<bool> {
         let shown = self.pair().clone().context("the node has no certificate yet")?;
         let (begins, ends) = shown.validity()?;
@@ -205,7 +205,7 @@ impl Membership {
         Ok(true)
     }
 
-    /// The way into the cluster, and back. Who has its name already waits for an administrator's approval.
+    /// Joins, or rejoins. A node whose name is taken waits for an administrator's approval.
     async fn ask_by_token(&self) -> anyhow::Result<()> {
         let server = self.by_token.clone().context(
             "--token-file is needed: this node has no certificate that lasts. Make a bootstrap token, start the agent with it, and \
@@ -219,7 +219,7 @@ impl Membership {
         self.pair.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Shows a certificate from now on.
+    /// Uses a certificate from now on.
     fn show(&self, pair: Pair) -> anyhow::Result<()> {
         self.identity.set(pair.certified()?);
         *self.pair() = Some(pair);
@@ -231,8 +231,8 @@ impl Membership {
         Ok(Pair { certificate: read(CERTIFICATE)?, key: read(key)? })
     }
 
-    /// Keeps a pair, so that a death in between leaves a certificate with its key: 1. the key, beside the one before, 2. the
-    /// certificate, 3. the key in its place.
+    /// Stores a pair such that a crash leaves a certificate with its key: first the key, beside the previous one, then the
+    /// certificate, then the key in its place.
     fn write(&self, pair: &Pair) -> anyhow::Result<()> {
         write_private(&self.folder.join(NEXT_KEY), &pair.key)?;
         write_private(&self.folder.join(CERTIFICATE), &pair.certificate)?;
@@ -243,9 +243,9 @@ impl Membership {
         put_in_place(&self.folder.join(NEXT_KEY), &self.folder.join(KEY))
     }
 
-    /// The certificate in the folder, if it is this node's and has not ended.
+    /// The stored certificate, if it is this node's and has not expired.
     fn kept(&self) -> Option<Pair> {
-        // Whoever wrote it last may not have come to the end.
+        // The last write may be incomplete.
         let pair = match self.read(NEXT_KEY).ok().filter(belongs) {
             Some(next) => {
                 self.take_next_key().inspect_err(|why| tracing::warn!("{why:#}")).ok();
@@ -259,7 +259,7 @@ impl Membership {
         (is_ours && ends > self.env.now() && pair.certified().is_ok()).then_some(pair)
     }
 
-    /// 1. makes a key, 2. asks, 3. waits for the certificate, 4. keeps both, 5. shows it from now on.
+    /// 1. generates a key, 2. sends the request, 3. waits for the certificate, 4. stores both, 5. uses it from now on.
     async fn ask(&self, client: &Client) -> anyhow::Result<()> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::default();
@@ -278,14 +278,14 @@ impl Membership {
     }
 }
 
-/// When a certificate should be followed by the next.
+/// When a certificate should be renewed.
 fn due(begins: Timestamp, ends: Timestamp, spread: u64) -> Timestamp {
     let life = ends.duration_since(begins).as_secs();
     let share = 700 + i64::try_from(spread.min(1000)).unwrap_or(0) / 5;
     begins.checked_add(SignedDuration::from_secs(life / 1000 * share)).unwrap_or(ends)
 }
 
-/// The certificate for a request (PEM), when the cluster has signed it.
+/// The certificate for a request (PEM), once the cluster has signed it.
 async fn signed(client: &Client, request: &str) -> anyhow::Result<String> {
     let csr = json!({
         "apiVersion": "certificates.k8s.io/v1",

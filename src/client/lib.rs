@@ -1,7 +1,7 @@
 //! The client: typed calls on the API over two transports, informers, and the events recorder.
 //!
-//! [`Client`] speaks typed `k8s_openapi` objects or raw [`Request`]s; beneath it is a [`Transport`]: [`local`] calls an
-//! API server in the same process, [`rpc`] speaks JSON-RPC over a Unix socket and reconnects by itself.
+//! [`Client`] handles typed `k8s_openapi` objects or raw [`Request`]s, over a [`Transport`]: [`local`] calls an API server in the
+//! same process, [`rpc`] uses JSON-RPC over a Unix socket or TLS and reconnects automatically.
 
 #![forbid(unsafe_code)]
 
@@ -53,10 +53,10 @@ pub use informer::{Delta, Followed, Informer, InformerBuilder, Key, Room, Rooms,
 pub use informers::Informers;
 pub use partial::Partial;
 
-/// After so many bytes of a list that is looked through others have their turn: about a millisecond.
+/// Scanning a list yields after this many bytes: about a millisecond.
 const TURN: usize = 256 << 10;
 
-/// A raw stream to a node, carrying `api::stream` frames.
+/// A raw stream to a node, with `api::stream` frames.
 pub type Stream = Box<dyn Duplex>;
 
 /// Anything that reads and writes bytes.
@@ -69,27 +69,27 @@ pub trait Transport: Send + Sync + 'static {
     async fn call(&self, request: Request) -> Result<Response, Status>;
     /// The events of one watch, until the server ends it or the connection breaks (the channel closes).
     async fn watch(&self, request: Request) -> Result<tokio::sync::mpsc::Receiver<WatchEvent>, Status>;
-    /// A method of the server as a whole: `backup`, `rpc.discover`. Only a connection has them.
+    /// A method of the server itself: `backup`, `rpc.discover`. Only remote transports support them.
     async fn method(&self, name: &'static str, _params: Value) -> Result<Value, Status> {
         Err(Status::bad_request(format!("{name} needs a connection to the server's socket")))
     }
-    /// What a path of the REST face answers; anything but success is the `Status` of it.
+    /// GETs a path of the REST face; anything but success is an error.
     async fn raw(&self, path: &str) -> Result<bytes::Bytes, Status> {
         Err(Status::bad_request(format!("{path} needs a connection to the server's socket")))
     }
-    /// What the server serves, as aggregated discovery tells it of `/apis`; a server that has no such document answers with another.
+    /// Aggregated discovery at `/apis`; a server without it responds with another document.
     async fn discovery(&self) -> Result<Value, Status> {
         Err(Status::bad_request("discovery needs a connection to the server's socket"))
     }
     /// Dials `/stream/<id>`.
     async fn dial(&self, id: &str) -> Result<Stream, Status>;
-    /// Subscribes to the sessions that the server wants `node` to serve.
+    /// Subscribes to the sessions that `node` must serve.
     async fn sessions(&self, node: &str) -> Result<tokio::sync::mpsc::Receiver<podwright_api::rpc::Session>, Status>;
-    /// Whether what is sent is written out as JSON on its way: not within one process.
+    /// Whether requests are encoded as JSON: not within one process.
     fn encodes(&self) -> bool {
         true
     }
-    /// The server, as requests name it: `10.0.0.1:6443`.
+    /// The server's name in metrics: `10.0.0.1:6443`.
     fn host(&self) -> String {
         "localhost".to_owned()
     }
@@ -116,11 +116,11 @@ where
 #[derive(Clone)]
 pub struct Client {
     transport: Arc<dyn Transport>,
-    /// Who is named as `fieldManager` of writes.
+    /// The `fieldManager` of writes.
     manager: Arc<str>,
 }
 
-/// What a list call returned, typed.
+/// The typed result of a list call.
 pub struct TypedList<K> {
     pub items: Vec<K>,
     pub resource_version: String,
@@ -133,12 +133,12 @@ impl Client {
         Client { transport, manager: manager.into() }
     }
 
-    /// The same connection, writing under another manager's name.
+    /// The same connection, writing with another field manager.
     pub fn named(&self, manager: &str) -> Client {
         Client { transport: self.transport.clone(), manager: manager.into() }
     }
 
-    /// The same connection, where an answer must come in time; zero: whenever it comes. Watches and streams last.
+    /// The same connection with a time limit for responses; zero: none. Watches and streams are exempt.
     pub fn within(&self, time: Duration) -> Client {
         match time {
             Duration::ZERO => self.clone(),
@@ -149,18 +149,18 @@ impl Client {
         }
     }
 
-    /// The same connection, to a server that may be older than this program: custom resources are named as it knows them.
+    /// The same connection, to a server that may be older than this program: custom resources are named as it supports.
     pub fn to_any_version(&self) -> Client {
         Client { transport: Arc::new(Older::over(self.transport.clone())), manager: self.manager.clone() }
     }
 
-    /// The same connection, whose requests are told of when they are over.
+    /// The same connection, reporting completed requests.
     pub fn counted(&self, tell: impl Fn(&Told<'_>) + Send + Sync + 'static) -> Client {
         let transport = Arc::new(Counted { inner: self.transport.clone(), tell: Arc::new(tell) });
         Client { transport, manager: self.manager.clone() }
     }
 
-    /// Any request but watch.
+    /// Any request except watch.
     pub async fn call(&self, mut request: Request) -> Result<Response, Status> {
         if request.options.field_manager.is_none() && !self.manager.is_empty() {
             request.options.field_manager = Some(self.manager.to_string());
@@ -174,22 +174,22 @@ impl Client {
         self.transport.watch(request).await
     }
 
-    /// Calls a method of the server as a whole: `backup`, `rpc.discover`.
+    /// Calls a method of the server itself: `backup`, `rpc.discover`.
     pub async fn method(&self, name: &'static str, params: Value) -> Result<Value, Status> {
         self.transport.method(name, params).await
     }
 
-    /// What a path of the REST face answers to GET.
+    /// GETs a path of the REST face.
     pub async fn raw(&self, path: &str) -> Result<bytes::Bytes, Status> {
         self.transport.raw(path).await
     }
 
-    /// What the server serves, and others behind it. `None`: it is too old to tell.
+    /// The resources served by the server and those behind it. `None`: it is too old for that.
     pub async fn discovery(&self) -> Result<Option<Vec<discovered::Version>>, Status> {
         Ok(discovered::versions(&self.transport.discovery().await?))
     }
 
-    /// Asks for a session (`connect`) and dials its stream.
+    /// Requests a session (`connect`) and dials its stream.
     pub async fn connect(&self, mut request: Request) -> Result<Stream, Status> {
         request.verb = Verb::Connect;
         match self.call(request).await?.body {
@@ -198,12 +198,12 @@ impl Client {
         }
     }
 
-    /// Dials the stream of a session; what a node does.
+    /// Dials the stream of a session, as nodes do.
     pub async fn dial(&self, id: &str) -> Result<Stream, Status> {
         self.transport.dial(id).await
     }
 
-    /// The sessions that the server wants `node` to serve.
+    /// The sessions that `node` must serve.
     pub async fn sessions(
         &self,
         node: &str,
@@ -230,11 +230,10 @@ impl Client {
         }
     }
 
-    /// Sends a list request and looks through its items: the first thing that `look` finds. Each is decoded as `T` when it is looked at
-    /// and given up behind it, and others have their turn in between: a list of any length takes no more memory or time at once
-    /// than a short one.
+    /// Sends a list request and returns the first result of `look` on its items. Each item is decoded as `T` just before it is
+    /// examined and dropped after it, yielding in between: a long list takes no more memory or time at once than a short one.
     ///
-    /// Fails as the request does, and where an item that is looked at is no `T`.
+    /// Fails if the request does, or if an examined item is not a `T`.
     pub async fn find<T: DeserializeOwned, F>(
         &self,
         request: Request,
@@ -262,17 +261,17 @@ impl Client {
         self.write(Verb::Create, object, None).await
     }
 
-    /// Replaces the object; refused with `Conflict` when its resourceVersion is no longer the newest.
+    /// Replaces the object; fails with `Conflict` if its resourceVersion is not the newest.
     pub async fn update<K: Typed>(&self, object: &K) -> Result<K, Status> {
         self.write(Verb::Update, object, None).await
     }
 
-    /// Replaces the object's status alone.
+    /// Replaces only the object's status.
     pub async fn update_status<K: Typed>(&self, object: &K) -> Result<K, Status> {
         self.write(Verb::Update, object, Some("status")).await
     }
 
-    /// A merge patch (RFC 7386) on the object or, with `subresource`, on a part of it.
+    /// A merge patch (RFC 7386) on the object or, with `subresource`, on that.
     pub async fn merge<K: Typed>(
         &self,
         namespace: Option<&str>,
@@ -283,7 +282,7 @@ impl Client {
         self.merge_as::<K, K>(namespace, name, subresource, patch).await
     }
 
-    /// [`Client::merge`], whose answer is read as `T`.
+    /// [`Client::merge`] with a response of type `T`.
     pub async fn merge_as<K: Typed, T: DeserializeOwned>(
         &self,
         namespace: Option<&str>,
@@ -298,7 +297,7 @@ impl Client {
         self.object(request).await
     }
 
-    /// Deletes the object. With `uid` only that very object; `options` may carry grace period and propagation policy.
+    /// Deletes the object. With `uid` only exactly that one; `options` may have a grace period and propagation policy.
     pub async fn delete<K: Typed>(
         &self,
         namespace: Option<&str>,
@@ -313,7 +312,7 @@ impl Client {
         self.call(request).await.map(drop)
     }
 
-    /// Tells the server what a node and its Pods use; what is read of it are `api::metrics`.
+    /// Reports the resource usage of a node and its Pods, which `api::metrics` serves.
     pub async fn report(&self, node: &str, report: &Report) -> Result<(), Status> {
         let mut request = request::<Node>(Verb::Update, None, Some(node));
         request.subresource = Some("usage".to_owned());
@@ -321,7 +320,7 @@ impl Client {
         self.call(request).await.map(drop)
     }
 
-    /// Sends a request whose answer is one object.
+    /// Sends a request whose response is one object.
     pub async fn object<T: DeserializeOwned>(&self, request: Request) -> Result<T, Status> {
         match self.call(request).await?.body {
             Body::Object { bytes, .. } => decode(&bytes),

@@ -10,7 +10,7 @@ use super::{Client, Stream, Transport, metrics};
 use podwright_api::{Request, Response, Status, User, WatchEvent, rpc::Session};
 use podwright_server::Server;
 
-/// There is no address to name, and it is the same server whichever address others have for it.
+/// There is no address, and it is the same server under any of its addresses.
 const HOST: &str = "in-process";
 
 struct Local {
@@ -19,13 +19,12 @@ struct Local {
     gives_way: bool,
 }
 
-/// A client of a server in the same process, acting as `system:<component>` with every right.
+/// A client of a server in the same process, acting as `system:<component>` with all rights.
 pub fn client(server: Arc<Server>, component: &str) -> Client {
     client_that(server, component, false)
 }
 
-/// The same for a component that writes of its own accord, and may find any amount of work: its writes leave the server to
-/// others' requests.
+/// The same for a component that writes on its own initiative, with any amount of work: its writes yield to other requests.
 pub fn worker(server: Arc<Server>, component: &str) -> Client {
     client_that(server, component, true)
 }

@@ -1,4 +1,4 @@
-//! What the clients of this process' own components tell of their calls, under upstream's names
+//! Metrics of the clients of this process' own components, under upstream's names
 //! (`k8s.io/component-base/metrics/prometheus/restclient`, `.../clientgo/leaderelection`).
 
 use std::sync::LazyLock;
@@ -69,7 +69,7 @@ static METRICS: LazyLock<Metrics> = LazyLock::new(|| {
     metrics
 });
 
-/// A request is over.
+/// A request has completed.
 pub(super) fn requested(told: &Told<'_>) {
     let (host, verb) = (told.host.to_owned(), told.method);
     let answered = Answered { code: told.code.to_owned(), method: verb, host: host.clone() };

@@ -1,8 +1,7 @@
-//! A transport to a server that may be older than this program: it learns from the server's answers how that names custom resources.
+//! A transport to a server that may be older than this program: the server's responses show how it names custom resources.
 //!
-//! A server that knows `widgets.example.com/v1` is asked by that name, which can be no other resource's. An older one knows
-//! `widgets.v1.example.com` alone, and says of the other that there is no such resource; it is asked once more then, and by the older
-//! name from then on.
+//! A current server knows the unambiguous name `widgets.example.com/v1`. An older one only knows `widgets.v1.example.com`, and
+//! reports the other as an unknown resource; it is then asked again, and by the older name from then on.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,12 +15,11 @@ use podwright_api::{Request, Response, Status, WatchEvent, rpc};
 
 pub struct Older {
     inner: Arc<dyn Transport>,
-    /// Whether the server has shown that it is one of the older ones.
+    /// Whether the server is known to be an older one.
     is_older: AtomicBool,
 }
 
-/// The name of a resource as servers knew it that had no other for it: `widgets.v1.example.com`, `widgets.example.com`. None: it is
-/// that already.
+/// A resource's name on older servers: `widgets.v1.example.com`, `widgets.example.com`. `None`: it has no other.
 pub fn older_name(resource: &str) -> Option<String> {
     let (named, version) = resource.split_once('/')?;
     if version.is_empty() {
@@ -31,7 +29,7 @@ pub fn older_name(resource: &str) -> Option<String> {
     Some(format!("{plural}.{version}.{group}"))
 }
 
-/// Whether a server says so of a resource that it does not know: of an object that is not there it names that.
+/// Whether a server reports an unknown resource; for a missing object it names the object.
 fn is_unknown(status: &Status, resource: &str) -> bool {
     let details = status.details.as_ref();
     status.is_not_found() && details.is_some_and(|details| details.kind == resource && details.name.is_empty())
@@ -57,7 +55,7 @@ impl Older {
             Err(status) if is_unknown(&status, &resource) => {
                 let (older, again) = (renamed.resource.clone(), ask(renamed).await);
                 match &again {
-                    // It knows neither: what it has said first is about the name that was meant.
+                    // It knows neither: the first error is about the intended name.
                     Err(why) if is_unknown(why, &older) => Err(status),
                     _ => {
                         self.is_older.store(true, Ordering::Relaxed);

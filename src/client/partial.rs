@@ -1,4 +1,4 @@
-//! `Partial`: the metadata of an object of any kind, for loops that work over all kinds alike.
+//! `Partial`: the metadata of an object of any kind, for loops over all kinds.
 
 use k8s_openapi::{
     ClusterResourceScope, Metadata, Resource,
@@ -6,8 +6,8 @@ use k8s_openapi::{
 };
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// What loops over all kinds need of an object: its name, uid, revision, generation, owners, finalizers and deletion time.
-/// Labels, annotations and managed fields are not kept.
+/// The metadata that loops over all kinds need: name, uid, revision, generation, owners, finalizers and deletion time. Labels,
+/// annotations and managed fields are not kept.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Partial {
     pub metadata: ObjectMeta,

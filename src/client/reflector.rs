@@ -1,4 +1,4 @@
-//! The loop behind an informer, whatever its kind: list, watch from there, list again when the watch is too old.
+//! The loop behind an informer of any kind: list, watch from there, list again when the watch is too old.
 
 use std::{sync::Weak, time::Duration};
 
@@ -9,19 +9,19 @@ use tokio::time::Instant;
 use super::Client;
 use podwright_api::{Request, Status, request::EventKind};
 
-/// What a reflector keeps fresh. Its methods do nothing once nobody looks at it any more.
+/// The copy that a reflector updates. Its methods do nothing once it is no longer used.
 pub(super) trait LocalCopy: Send + Sync {
-    /// The revision that it shows; `None`: nobody looks at it any more.
+    /// Its revision; `None`: it is no longer used.
     fn revision(&self) -> Option<String>;
-    /// All objects there are, at a revision.
+    /// All existing objects, at a revision.
     fn replace(&self, objects: &[Box<RawValue>], revision: String) -> Result<(), Status>;
     /// Nothing has changed up to a revision.
     fn reached(&self, revision: String);
-    /// An object as it is now, or was when it was deleted.
+    /// An object's current state, or its last one when it was deleted.
     fn changed(&self, kind: EventKind, object: &[u8]) -> Result<(), Status>;
 }
 
-/// What every object has, whatever else it holds.
+/// The fields of every object.
 #[derive(Deserialize)]
 pub(super) struct Named {
     metadata: Name,
@@ -48,12 +48,12 @@ pub(super) struct Reflector {
     pub copy: Weak<dyn LocalCopy>,
 }
 
-/// How long it waits after a failure, at first and at most.
+/// The delay after a failure, at first and at most.
 const FIRST: Duration = Duration::from_millis(50);
 const MOST: Duration = Duration::from_secs(5);
 
-/// When it listed, and how long it waits before it does so again: a server whose watches know nothing of what its lists have just
-/// told is not asked for all of them again and again.
+/// When it last listed, and the delay before the next list: otherwise a server whose watches reject revisions from its own lists
+/// would be listed in a tight loop.
 #[derive(Default)]
 struct Relists {
     last: Option<Instant>,
@@ -61,7 +61,7 @@ struct Relists {
 }
 
 impl Relists {
-    /// Before the next list; none where the last one was of use for a while.
+    /// Before the next list; `None` if the last one was useful for a while.
     fn pause(&mut self) -> Duration {
         self.wait = match self.last {
             Some(last) if last.elapsed() < MOST => (self.wait * 2).clamp(FIRST, MOST),
@@ -73,16 +73,16 @@ impl Relists {
 
 /// How a watch ended.
 enum End {
-    /// Go on from the newest revision seen.
+    /// Resume from the newest revision seen.
     Resume,
-    /// The same, but it was over at once: who ends a watch as soon as it begins is not asked again without a pause.
+    /// The same, but it ended at once: resuming must wait, for a server that ends watches immediately.
     Brief { silent: bool },
-    /// What was missed is no longer kept: list again.
+    /// The missed changes are no longer available: list again.
     Relist,
 }
 
 impl Reflector {
-    /// Ends when nobody looks at the copy any more.
+    /// Ends when the copy is no longer used.
     pub async fn run(self) {
         const BRIEF: Duration = Duration::from_secs(1);
         let mut wait = FIRST;
@@ -98,7 +98,7 @@ impl Reflector {
                 false => {
                     tokio::time::sleep(relists.pause()).await;
                     let list = self.list().await.map(|()| End::Resume);
-                    // One that failed is paused for as a failure.
+                    // A failed one is delayed as a failure.
                     relists.last = if list.is_ok() { Some(Instant::now()) } else { relists.last };
                     list
                 }
@@ -116,7 +116,7 @@ impl Reflector {
                     tokio::time::sleep(wait).await;
                 }
                 Ok(End::Relist) => listed = false,
-                // That is no failure to begin with: how soon it is listed again goes by when it was before.
+                // This does not count as a failure: the delay depends on the time of the last list.
                 Err(status) if listed && status.is_gone() => listed = false,
                 Err(status) => {
                     tracing::debug!(resource = self.request.resource, %status, "list or watch failed");
@@ -132,7 +132,7 @@ impl Reflector {
         self.copy.upgrade().map_or(Ok(()), |copy| copy.replace(&list.items, list.resource_version))
     }
 
-    /// How it has ended, and how many events came before that.
+    /// How it ended, and after how many events.
     async fn watch(&self) -> Result<(End, u64), Status> {
         let mut request = self.request.clone();
         request.options.allow_watch_bookmarks = true;

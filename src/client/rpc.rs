@@ -1,4 +1,4 @@
-//! The JSON-RPC transport: one WebSocket over the server's Unix socket, or over TLS, dialled again when it breaks.
+//! The JSON-RPC transport: one WebSocket over the server's Unix socket, or over TLS, which reconnects.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -31,16 +31,16 @@ use podwright_api::{
     rpc,
 };
 
-/// Events of one subscription that may wait in the client; behind that the server's buffer fills, then it cuts us off.
+/// Events of one subscription that the client buffers; beyond that the server's buffer fills, until it cuts us off.
 const SUBSCRIPTION_BUFFER: usize = 16 * 1024;
-/// As much as the server may answer with.
+/// The largest response.
 const MAX_MESSAGE: u32 = 256 << 20;
-/// Longer than any request may take; a call that hangs longer is a lost connection.
+/// Longer than any request may take; a call that takes longer means a lost connection.
 const CALL_TIMEOUT: Duration = Duration::from_secs(120);
-/// A server that is there accepts a connection sooner.
+/// A running server accepts connections faster.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Where an API server listens: `unix:///run/podwright/api.sock`, or a bare path.
+/// An API server's address: `unix:///run/podwright/api.sock`, or a bare path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address(pub PathBuf);
 
@@ -70,7 +70,7 @@ impl Way {
         }
     }
 
-    /// What every HTTP request says of who makes it; on the socket and with a certificate, nothing.
+    /// The authentication headers of every HTTP request; none on the socket and with a certificate.
     fn headers(&self) -> HeaderMap {
         let mut headers = HeaderMap::new();
         if let Way::Tls(tls::ServerEndpoint { bearer: Some(token), .. }) = self
@@ -97,18 +97,18 @@ struct Rpc {
     connection: Mutex<Option<Arc<RpcClient>>>,
 }
 
-/// A client of the server at `address`. Nothing is dialled before the first call.
+/// A client for the server at `address`. It dials at the first call.
 pub fn client(address: Address, manager: &str) -> Client {
     Client::new(Arc::new(Rpc { way: Way::Socket(address), connection: Mutex::new(None) }), manager)
 }
 
-/// The same of a server elsewhere.
+/// The same for a remote server.
 pub fn over_tls(server: tls::ServerEndpoint, manager: &str) -> Client {
     Client::new(Arc::new(Rpc { way: Way::Tls(server), connection: Mutex::new(None) }), manager)
 }
 
 impl Rpc {
-    /// The living connection, or a new one.
+    /// The current connection, or a new one.
     async fn connection(&self) -> Result<Arc<RpcClient>, Status> {
         let mut slot = self.connection.lock().await;
         if let Some(living) = slot.as_ref().filter(|c| c.is_connected()) {
@@ -138,12 +138,12 @@ impl Rpc {
         dialled.flatten().map_err(|e| self.unreachable(e))
     }
 
-    /// One HTTP request on a connection of its own.
+    /// One HTTP request on a separate connection.
     async fn ask(&self, path: &str, headers: &[(HeaderName, &str)]) -> Result<hyper::Response<Incoming>, Status> {
         let stream = TokioIo::new(self.dialled().await?);
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(stream).await.map_err(|e| self.unreachable(e))?;
-        // Until there is an answer it ends with whoever waits for it; then with the answer's body, or what it is upgraded to.
+        // Until the response it ends with the caller; then with the response's body, or the upgraded connection.
         let connection = AbortOnDropHandle::new(tokio::spawn(connection.with_upgrades()));
         let request = HttpRequest::get(path).header(header::HOST, "localhost");
         let request = headers.iter().fold(request, |request, (name, value)| request.header(name, *value));
@@ -214,7 +214,7 @@ fn method(request: &Request) -> &'static str {
     }
 }
 
-/// The type and metadata of any answer, enough to tell an object, a list and a `Status` apart.
+/// The type and metadata of a response, enough to distinguish an object, a list and a `Status`.
 #[derive(Deserialize)]
 struct Shape {
     #[serde(default)]
@@ -268,7 +268,7 @@ fn response(verb: Verb, answer: rpc::Answer) -> Result<Response, Status> {
     Ok(Response { body, warnings: answer.warnings })
 }
 
-/// Moves a subscription's items into a channel until either end closes.
+/// Forwards a subscription's items to a channel until either end closes.
 fn pump<T, U>(mut subscription: Subscription<T>, turn: impl Fn(T) -> U + Send + 'static) -> mpsc::Receiver<U>
 where
     T: DeserializeOwned + Send + 'static,
@@ -285,7 +285,7 @@ where
                 () = sender.closed() => break,
             }
         }
-        // A broken connection cannot unsubscribe; nothing is left to do then.
+        // A broken connection cannot unsubscribe; that is harmless.
         subscription.unsubscribe().await.ok();
     });
     receiver
@@ -343,7 +343,7 @@ impl Transport for Rpc {
 }
 
 impl Rpc {
-    /// What a path answers to GET; anything but success is the `Status` of it.
+    /// GETs a path; anything but success is an error.
     async fn read(&self, path: &str, headers: &[(HeaderName, &str)]) -> Result<Bytes, Status> {
         let response = self.ask(path, headers).await?;
         let code = response.status();
@@ -351,7 +351,7 @@ impl Rpc {
         if code.is_success() {
             return Ok(body);
         }
-        // Where nothing is served the answer is a page for people; kubectl has these words for it.
+        // For unknown paths the response is a page for humans; kubectl has these words for it.
         let words = || match code {
             StatusCode::NOT_FOUND => {
                 Status::failure(404, "NotFound", "the server could not find the requested resource")

@@ -1,4 +1,4 @@
-//! The way to a server elsewhere: TLS by the cluster's CA, with the client certificate of a node, or the token that it joins by.
+//! Connections to a remote server: TLS with the cluster's CA, and a node's client certificate or its bootstrap token.
 
 use std::io;
 use std::sync::{Arc, RwLock};
@@ -16,7 +16,7 @@ use super::Stream;
 
 const PORT: u16 = 6443;
 
-/// The certificate that one shows; none at first. It may be exchanged at any time: connections from then on show the new one.
+/// The current client certificate; none at first. It may be replaced at any time: new connections use the new one.
 #[derive(Debug, Default)]
 pub struct Identity(RwLock<Option<Arc<CertifiedKey>>>);
 
@@ -29,7 +29,7 @@ impl Identity {
     }
 }
 
-/// What a handshake asks an identity for.
+/// Provides an identity to TLS handshakes.
 #[derive(Debug)]
 struct Shown(Arc<Identity>);
 
@@ -42,19 +42,19 @@ impl ResolvesClientCert for Shown {
     }
 }
 
-/// A server, and who one is there.
+/// A server, and the client's credentials.
 #[derive(Clone)]
 pub struct ServerEndpoint {
     /// `HOST:PORT`, as it is dialled.
     pub authority: String,
     name: ServerName<'static>,
     connector: TlsConnector,
-    /// A token for who has no certificate yet.
+    /// A token for clients without a certificate yet.
     pub bearer: Option<String>,
 }
 
 impl ServerEndpoint {
-    /// The server at `https://HOST[:PORT]`, which must have a certificate of this CA (PEM).
+    /// The server at `https://HOST[:PORT]`, which must have a certificate from this CA (PEM).
     pub fn new(url: &str, ca: &str, identity: Arc<Identity>, bearer: Option<String>) -> Result<ServerEndpoint, String> {
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(ca.as_bytes()) {
@@ -88,20 +88,20 @@ impl ServerEndpoint {
         let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
         let builder = builder.map_err(|why| why.to_string())?.dangerous().with_custom_certificate_verifier(verifier);
         let mut config = builder.with_client_cert_resolver(Arc::new(Shown(identity)));
-        // WebSockets, and streams, begin as HTTP/1.1.
+        // WebSockets and streams start as HTTP/1.1.
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(ServerEndpoint { authority, name, connector: TlsConnector::from(Arc::new(config)), bearer })
     }
 
     pub(super) async fn dial(&self) -> io::Result<Stream> {
         let stream = TcpStream::connect(&self.authority).await?;
-        // Where this fails, answers come a little later.
+        // If this fails, responses are a little late.
         let _ = stream.set_nodelay(true);
         Ok(Box::new(self.connector.connect(self.name.clone(), stream).await?))
     }
 }
 
-/// `HOST:PORT` and `HOST` of a URL.
+/// The `HOST:PORT` and `HOST` of a URL.
 fn parse(url: &str) -> Option<(String, String)> {
     let rest = url.strip_prefix("https://")?.trim_end_matches('/');
     let (host, port) = match rest.strip_prefix('[') {
@@ -127,7 +127,7 @@ mod tests {
 
     use super::*;
 
-    /// A certificate of an authority, or of nobody, whose name many have.
+    /// A certificate of a CA, or an unrelated one, with the same common name.
     fn certificate(is_ca: IsCa) -> (rcgen::Certificate, KeyPair) {
         let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
         params.distinguished_name.push(DnType::CommonName, "same");

@@ -1,4 +1,4 @@
-//! `podwright agent`: this machine's node alone, against a server: by its socket, or by TLS with a certificate of its own.
+//! `podwright agent`: only this machine's node, connected to a server: by its socket, or over TLS with its own certificate.
 
 use ipnet::IpNet;
 
@@ -28,7 +28,7 @@ pub struct Args {
     tracing: TracingArgs,
 }
 
-/// Takes the token out of the arguments that other users see. To be called before anything else.
+/// Removes the token from the arguments that other users can see. Must be called first.
 pub fn hide_token(args: &Args) {
     args.join.hide_token();
 }

@@ -1,7 +1,7 @@
-//! `--tracing-config-file`: upstream's TracingConfiguration, and the way of spans to a collector, OTLP over gRPC.
+//! `--tracing-config-file`: upstream's TracingConfiguration, and the export of spans to a collector, OTLP over gRPC.
 //!
-//! Nobody waits for the collector: spans go through a bounded queue, what does not fit is left out, and a thread of its own sends
-//! them, each time within a limit.
+//! Nothing waits for the collector: spans go through a bounded queue, which drops what does not fit, and a separate thread sends
+//! them with a time limit.
 
 use std::{
     path::{Path, PathBuf},
@@ -21,18 +21,18 @@ use tonic::transport::{Channel, Endpoint, Uri};
 
 use crate::api::{spans, yaml};
 
-/// Where a collector is that is not named: OTLP's own port.
+/// The default collector: OTLP's own port.
 const USUAL: &str = "localhost:4317";
 const VERSIONS: [&str; 3] =
     ["apiserver.config.k8s.io/v1", "apiserver.config.k8s.io/v1beta1", "apiserver.config.k8s.io/v1alpha1"];
 const MILLION: i64 = 1_000_000;
-/// Spans that wait, and that go out together; of the first all are some megabytes.
+/// The most queued spans, and spans per batch; a full queue has some megabytes.
 const QUEUE: usize = 2048;
 const TOGETHER: usize = 512;
 const EVERY: Duration = Duration::from_secs(1);
-/// How long a collector may take for each.
+/// The time limit for each batch.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the end of the process waits for what is still to be sent.
+/// How long the process waits at its end for unsent spans.
 const AT_THE_END: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -42,7 +42,7 @@ pub struct TracingArgs {
     pub tracing_config_file: Option<PathBuf>,
 }
 
-/// Sends what is left when dropped.
+/// Sends the remaining spans when dropped.
 pub struct Tracing(SdkTracerProvider);
 
 impl Drop for Tracing {
@@ -54,7 +54,7 @@ impl Drop for Tracing {
 }
 
 impl TracingArgs {
-    /// Has spans made and sent, if that is wanted. `service`: upstream's name of what runs here.
+    /// Enables and exports spans, if configured. `service`: upstream's name of the component.
     pub fn start(&self, service: &'static str) -> anyhow::Result<Option<Tracing>> {
         let Some(file) = &self.tracing_config_file else { return Ok(None) };
         let start = || provider(&read(file)?, service);
@@ -64,7 +64,7 @@ impl TracingArgs {
     }
 }
 
-/// What a file says.
+/// The parsed configuration.
 #[derive(Debug, PartialEq)]
 struct Config {
     collector: Collector,
@@ -82,7 +82,7 @@ fn read(file: &Path) -> anyhow::Result<Config> {
     parse(&std::fs::read_to_string(file)?)
 }
 
-/// Upstream's rules, with its words for what is wrong.
+/// Upstream's rules, with its error messages.
 fn parse(text: &str) -> anyhow::Result<Config> {
     let documents = yaml::documents(text).map_err(anyhow::Error::msg)?;
     let config = documents.first().context("the file is empty")?;
@@ -112,13 +112,13 @@ fn parse(text: &str) -> anyhow::Result<Config> {
     Ok(Config { collector: collector(endpoint)?, per_million })
 }
 
-/// gRPC's names of places, as far as upstream takes them.
+/// gRPC's target names, as far as upstream accepts them.
 fn collector(endpoint: &str) -> anyhow::Result<Collector> {
     let refused = |why: &str| anyhow::anyhow!("endpoint: Invalid value: {endpoint:?}: {why}");
     let (scheme, rest) = endpoint.split_once("://").unwrap_or(("dns", endpoint));
     match scheme {
         "dns" => {
-            // dns:///host:port; between the slashes is the server of names to ask, and that is the host's own here.
+            // dns:///host:port; the authority would be a name server, for which the host's is used here.
             let address = rest.rsplit('/').next().unwrap_or("");
             let has_port = address.rsplit_once(':').is_some_and(|(host, port)| {
                 !host.is_empty() && port.parse::<u16>().is_ok() && !address.contains(['@', '?', '#'])
@@ -137,7 +137,7 @@ fn collector(endpoint: &str) -> anyhow::Result<Collector> {
     }
 }
 
-/// A connection that is made when it is needed, and again.
+/// A channel that connects on demand, and reconnects.
 fn channel(collector: &Collector) -> anyhow::Result<Channel> {
     Ok(match collector {
         Collector::Address(address) => Endpoint::from_shared(format!("http://{address}"))
@@ -166,7 +166,7 @@ fn provider(config: &Config, service: &'static str) -> anyhow::Result<SdkTracerP
         .with_max_export_batch_size(TOGETHER)
         .with_scheduled_delay(EVERY)
         .build();
-    // Whether the first span of a trace is recorded is for chance, others follow it: upstream's.
+    // As upstream: the first span of a trace is sampled randomly, and others follow it.
     let root = match config.per_million {
         0 => Sampler::AlwaysOff,
         rate => Sampler::TraceIdRatioBased(rate as f64 / MILLION as f64),

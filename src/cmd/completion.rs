@@ -1,4 +1,4 @@
-//! `completion`: what a shell needs to complete commands and flags.
+//! `completion`: shell completion of commands and flags.
 
 use clap_complete::Shell;
 

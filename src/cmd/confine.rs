@@ -1,5 +1,5 @@
-//! What `podwright server` gives up when it starts, before it has any thread: root's rights, files that are not its own, and the
-//! system calls that a server never makes. `up` cannot: its node, in the same process, needs them.
+//! The privileges that `podwright server` drops at its start, before it has any threads: root, access to other files, and system
+//! calls that a server never makes. `up` cannot do so: its node, in the same process, needs them.
 
 use std::path::{Path, PathBuf};
 
@@ -13,12 +13,12 @@ use super::{
 };
 use crate::server::Confinement;
 
-/// What every process reads to resolve names, to check certificates, and to know its machine and the time.
+/// Files that every process reads to resolve names, verify certificates, and determine the machine and the time.
 const READ: &[&str] =
     &["/etc", "/usr", "/lib", "/lib64", "/proc", "/sys", "/run/systemd/resolve", "/dev/random", "/dev/urandom"];
 const WRITE: &[&str] = &["/dev/null"];
 
-/// What lets a process reach out of where it is, or into others, the kernel, the clock: none of it is a server's business.
+/// System calls that affect other places, processes, the kernel, or the clock: a server needs none of them.
 const DENIED: &[i64] = &[
     // File systems.
     libc::SYS_mount,
@@ -81,7 +81,7 @@ const DENIED: &[i64] = &[
     libc::SYS_clock_settime,
     libc::SYS_clock_adjtime,
     libc::SYS_adjtimex,
-    // What the owner of a file may do to it by its name or for having read it, which Landlock lets be: uid 0 owns what there is.
+    // What a file's owner may do to it, which Landlock does not restrict: uid 0 owns everything.
     #[cfg(target_arch = "x86_64")]
     libc::SYS_chmod,
     libc::SYS_fchmod,
@@ -109,7 +109,7 @@ const DENIED: &[i64] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_futimesat,
     libc::SYS_utimensat,
-    // And what he may do to processes of his user.
+    // What a process may do to others of its user.
     libc::SYS_tkill,
     libc::SYS_pidfd_send_signal,
     libc::SYS_setpriority,
@@ -124,31 +124,31 @@ const DENIED: &[i64] = &[
     libc::SYS_process_mrelease,
 ];
 
-/// The same, where it is for the server itself too: their first argument names a process.
+/// The same for calls that the server itself needs: their first argument names a process.
 const DENIED_ON_OTHERS: &[i64] =
     &[libc::SYS_kill, libc::SYS_tgkill, libc::SYS_rt_sigqueueinfo, libc::SYS_rt_tgsigqueueinfo, libc::SYS_prlimit64];
 
-// Younger than the C library's headers; on all architectures the same.
+// Newer than the C library's headers; the same on all architectures.
 const FCHMODAT2: i64 = 452;
 const SETXATTRAT: i64 = 463;
 const REMOVEXATTRAT: i64 = 466;
 const FILE_SETATTR: i64 = 469;
 
-/// What a server was told to read and to write, beside its own folders.
+/// The files that a server may read and write, besides its own directories.
 #[derive(Clone, Debug, Default)]
 pub struct Files {
     pub read: Vec<PathBuf>,
     pub write: Vec<PathBuf>,
 }
 
-/// 1. Its files become its user's.
-/// 2. Other files are out of reach, and other processes by signals and sockets.
-/// 3. It becomes that user,
+/// 1. Gives its files to its user.
+/// 2. Restricts access to other files, and to other processes by signals and sockets.
+/// 3. Switches to that user,
 /// 4. without capabilities,
-/// 5. nobody looks in,
-/// 6. and system calls are refused.
+/// 5. prevents ptrace and core dumps,
+/// 6. and filters system calls.
 ///
-/// From then on threads may begin.
+/// Threads may be started only after that.
 pub fn confine(user: Option<&str>, paths: &Paths, files: &Files) -> anyhow::Result<Confinement> {
     let owner = owner(user)?;
     let node = [paths.images(), paths.runtime(), paths.network()].into_iter().find(|folder| folder.exists());
@@ -163,7 +163,7 @@ pub fn confine(user: Option<&str>, paths: &Paths, files: &Files) -> anyhow::Resu
         private::give(folder, owner)?;
     }
     private::tighten(paths, Some(owner))?;
-    // Its own program tells a profile the names of its functions.
+    // Profiles read function names from the program itself.
     let program = std::env::current_exe().ok();
     let named = files.read.iter().cloned().chain(program);
     let read: Vec<PathBuf> = READ.iter().map(PathBuf::from).chain(named).collect();
@@ -173,7 +173,7 @@ pub fn confine(user: Option<&str>, paths: &Paths, files: &Files) -> anyhow::Resu
     if !landlock {
         tracing::warn!("the kernel has no Landlock: the server is not confined to its own files");
     }
-    // A service manager may listen for our readiness on an abstract socket.
+    // A service manager may expect readiness notifications on an abstract socket.
     kernel::confine_reach(!super::notify::by_abstract_socket()).context("Landlock")?;
     kernel::drop_bounding_set().context("giving up capabilities")?;
     if owner != Owner::here() {
@@ -185,7 +185,7 @@ pub fn confine(user: Option<&str>, paths: &Paths, files: &Files) -> anyhow::Resu
     Ok(Confinement { runs_node: false, landlock })
 }
 
-/// Who a server becomes: the user of that name, or who starts it.
+/// The user that a server switches to: the named one, or the current one.
 pub fn owner(user: Option<&str>) -> anyhow::Result<Owner> {
     Ok(user.map(owner_of).transpose()?.unwrap_or(Owner::here()))
 }
@@ -196,7 +196,7 @@ fn owner_of(name: &str) -> anyhow::Result<Owner> {
     Ok(Owner { uid: user.uid.as_raw(), gid: user.gid.as_raw() })
 }
 
-/// The folder of a file that is replaced by renaming: the rule then holds for its successor.
+/// The directory of a file that is replaced by renaming, so that the rule applies to its replacement.
 pub fn folder_of(file: &Path) -> PathBuf {
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
     folder.unwrap_or(Path::new(".")).to_path_buf()
@@ -222,7 +222,7 @@ mod tests {
 
     use super::*;
 
-    /// An abstract socket of the other test's.
+    /// The other test's abstract socket.
     const SOCKET: &str = "CONFINE_SOCKET";
 
     #[test]
@@ -251,7 +251,7 @@ mod tests {
         }
         assert_eq!(signal(own), Ok(()));
         use rustix::process::{Resource, Rlimit, Signal, pidfd_send_signal, prlimit, setpriority_process};
-        // A limit that everybody may take, and a signal that does nothing to who runs.
+        // A limit that is always allowed, and a signal without effect on a running process.
         let same = || Rlimit { current: Some(0), maximum: Some(0) };
         let refused = [
             pidfd_send_signal(&held, Signal::CONT).err(),

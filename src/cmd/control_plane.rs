@@ -1,4 +1,4 @@
-//! The control plane's parts, put together: store, API server with its socket, controllers, scheduler.
+//! Assembles the control plane: store, API server with its socket, controllers, scheduler.
 
 use std::{
     net::IpAddr,
@@ -134,7 +134,7 @@ pub struct ControlPlaneArgs {
 }
 
 impl ControlPlaneArgs {
-    /// The files that are read once, with the flags that name them.
+    /// The files that are read once, with their flags.
     pub fn read_once(&self) -> impl Iterator<Item = (&'static str, &Path)> {
         let files = [
             ("--token-auth-file", &self.token_auth_file),
@@ -147,7 +147,7 @@ impl ControlPlaneArgs {
         files.into_iter().filter_map(|(flag, file)| Some((flag, file.as_deref()?))).chain(self.store.files())
     }
 
-    /// Those that are read again and again.
+    /// The files that are read repeatedly.
     pub fn read_again(&self) -> impl Iterator<Item = (&'static str, &Path)> {
         let files = [("--oidc-ca-file", &self.oidc.oidc_ca_file), ("--oidc-jwks-file", &self.oidc.oidc_jwks_file)];
         files.into_iter().filter_map(|(flag, file)| Some((flag, file.as_deref()?)))
@@ -166,12 +166,12 @@ impl ControlPlaneArgs {
         server::AuthorizationMode::parse_all(&self.authorization_mode).map_err(anyhow::Error::msg)
     }
 
-    /// Refuses files that others may write: each of them decides who may do what in the cluster.
+    /// Refuses files that others may write: each of them affects authorization in the cluster.
     pub fn check_files(&self, owner: Owner) -> anyhow::Result<()> {
         self.read_once().chain(self.read_again()).try_for_each(|(flag, file)| private::named(flag, file, owner))
     }
 
-    /// Refuses ranges in which the cluster's DNS Service has no place, wherever nodes answer.
+    /// Refuses ranges without room for the cluster's DNS Service, wherever nodes answer.
     pub fn check_ranges(&self) -> anyhow::Result<()> {
         let dns = server::default_dns_address(&self.service_cidr);
         dns.map(drop)
@@ -211,12 +211,12 @@ impl AutoscalingArgs {
     }
 }
 
-/// Go's form of a duration, as upstream's flags have it.
+/// A duration in Go's format, as in upstream's flags.
 fn duration(text: &str) -> Result<Duration, String> {
     api::duration::parse(text).ok_or_else(|| "expected a duration, as 40s or 1m30s".to_owned())
 }
 
-/// What an AdmissionConfiguration file says of PodSecurity. Other plugins have nothing to be set up.
+/// PodSecurity's configuration from an AdmissionConfiguration file. Other plugins cannot be configured.
 fn pod_security(file: &Path) -> anyhow::Result<server::PodSecurity> {
     let read = || -> anyhow::Result<server::PodSecurity> {
         let documents = yaml::documents(&std::fs::read_to_string(file)?).map_err(anyhow::Error::msg)?;
@@ -244,16 +244,16 @@ fn scheduler_config(file: &Path) -> anyhow::Result<scheduler::Config> {
     Ok(config)
 }
 
-/// Loops that only one server of several may run.
+/// Loops that only one of several servers may run.
 struct Part {
     client: Client,
     env: Env,
-    /// Upstream's name of it, and its Lease's.
+    /// Upstream's name, also for its Lease.
     name: &'static str,
-    /// Who stands for election; nobody does where there is one server.
+    /// The candidate's identity; `None` with a single server.
     identity: Option<String>,
     stop: CancellationToken,
-    /// Tells the server that it runs.
+    /// Reports to the server that it runs.
     runs: server::Runs,
 }
 
@@ -270,7 +270,7 @@ impl Part {
     }
 }
 
-/// A name that no other server has, not even this one's next start.
+/// A unique name, different even after a restart.
 fn identity(env: &Env) -> anyhow::Result<String> {
     let host = nix::unistd::gethostname().context("gethostname")?;
     Ok(format!("{}_{}", host.to_string_lossy(), env.uid()))
@@ -279,11 +279,11 @@ fn identity(env: &Env) -> anyhow::Result<String> {
 /// A running control plane.
 pub struct ControlPlane {
     server: Arc<server::Server>,
-    /// How others reach it from outside any node's network.
+    /// How it is reached from outside a node's network.
     advertised: server::AdvertiseAddress,
     /// The family of the Service `kubernetes`.
     service_v4: bool,
-    /// Takes further listeners for TLS, where it is spoken.
+    /// Accepts further TLS listeners, if TLS is enabled.
     tls_listeners: Option<mpsc::UnboundedSender<TcpListener>>,
     store: Arc<dyn Store>,
     loops: JoinSet<()>,
@@ -295,8 +295,8 @@ pub struct ControlPlane {
 }
 
 impl ControlPlane {
-    /// Starts everything; when this returns, the socket answers.
-    /// `isolated`: it is for one machine's own use. `cluster_dns`: where nodes answer DNS.
+    /// Starts everything; when this returns, the socket responds. `isolated`: only for this machine's use. `cluster_dns`: where
+    /// nodes answer DNS.
     pub async fn start(
         args: &ControlPlaneArgs,
         paths: &Paths,
@@ -304,7 +304,7 @@ impl ControlPlane {
         confinement: server::Confinement,
         cluster_dns: &[IpAddr],
     ) -> anyhow::Result<ControlPlane> {
-        // What is wrong with a file is told before anything starts.
+        // Errors in files are reported before anything starts.
         let scheduling = args.scheduler_config.as_deref().map(scheduler_config).transpose()?.unwrap_or_default();
         let scheduling = Arc::new(scheduling);
         let (disabled_admission, authorization) = (args.disabled_admission()?, args.authorization()?);
@@ -315,7 +315,7 @@ impl ControlPlane {
         let env = Env::system();
         let encryption = match encryption::rules(&args.encryption, paths, &*store, &env).await {
             Err(why) if args.store.restore.is_some() => {
-                // Restored in vain: the same command shall find its way free.
+                // The restore was useless: the same command must be able to run again.
                 store.close().await?;
                 std::fs::remove_file(paths.store())?;
                 return Err(why);
@@ -405,7 +405,7 @@ impl ControlPlane {
             scheduler::run(client, clock.clone(), informers.clone(), scheduling.clone(), stop)
         }));
         loops.spawn(keeper.run(env.clone(), stop_loops.clone()));
-        // 4. An isolated node's Pods have a way of their own: `ControlPlane::open_to`.
+        // 4. An isolated node's Pods are reached differently: `ControlPlane::open_to`.
         if !isolated {
             if advertised.endpoint.is_none() && tls_listeners.is_some() {
                 tracing::warn!(
@@ -428,7 +428,7 @@ impl ControlPlane {
         })
     }
 
-    /// Opens the API to the Pods of an isolated node: inside its network, where this process is not.
+    /// Serves the API to the Pods of an isolated node: inside its network, where this process is not.
     pub async fn open_to(&self, network: &Network) -> anyhow::Result<()> {
         let mut advertised = self.advertised.clone();
         let own = network.addresses();
@@ -436,20 +436,20 @@ impl ControlPlane {
         if let (Some(tls_listeners), Some(address)) = (&self.tls_listeners, fits.or(own.first())) {
             let listener = api_listener(network, *address).await.context("listening for the API's calls of Pods")?;
             advertised.endpoint = Some(listener.local_addr()?);
-            // The other half goes when the server has stopped.
+            // The receiver is gone once the server has stopped.
             let _ = tls_listeners.send(listener);
         }
         self.server.advertise(advertised);
         Ok(())
     }
 
-    /// Resolves when the store has failed for good: then this process is to end, and be started again.
+    /// Resolves when the store has failed permanently: then this process must exit, and be restarted.
     pub async fn failed(&self) -> anyhow::Error {
         let why = anyhow::Error::from(self.store.failed().await);
         why.context("the store has failed for good: this process ends, and its next start reads the file anew")
     }
 
-    /// Ends the loops, then the listener and the server, and closes the store. Carries on past what fails.
+    /// Ends the loops, then the listener and the server, and closes the store. Continues after errors.
     pub async fn stop(mut self) -> anyhow::Result<()> {
         self.stop_loops.cancel();
         while self.loops.join_next().await.is_some() {}

@@ -1,4 +1,4 @@
-//! What is encrypted at rest, and with which keys: by the configuration that is given, or by one of the state folder's own.
+//! Encryption at rest: its configuration is given, or created in the state directory.
 
 use std::{fs, io, path::PathBuf, sync::Arc};
 
@@ -22,7 +22,7 @@ pub struct EncryptionArgs {
     pub encryption_provider_config: Option<PathBuf>,
 }
 
-/// Reads the configuration. The folder's own is made where there is none; not where the store needs one that is lost.
+/// Reads the configuration. The default one is created if missing, unless the store needs a lost one.
 pub async fn rules(args: &EncryptionArgs, paths: &Paths, store: &dyn Store, env: &Env) -> anyhow::Result<Arc<Rules>> {
     let path = args.encryption_provider_config.clone().unwrap_or_else(|| paths.encryption());
     let shown = path.display();
@@ -35,7 +35,7 @@ pub async fn rules(args: &EncryptionArgs, paths: &Paths, store: &dyn Store, env:
                 );
             }
             let text = Rules::generate(env);
-            // Before anything is sealed with it.
+            // Before anything is encrypted with it.
             write_private(&path, &text)?;
             text
         }

@@ -23,8 +23,7 @@ use crate::{
 };
 
 const PORT: u16 = 6443;
-/// How often it is looked whether a certificate is due, by a clock that somebody may just have set, and whether somebody has changed
-/// the files.
+/// How often to check whether a certificate is due, by a clock that may have just been set, and whether files have been changed.
 const LOOK: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Debug, clap::Args)]
@@ -39,19 +38,19 @@ pub struct EndpointArgs {
     pub advertise_address: Option<IpAddr>,
 }
 
-/// The endpoint, ready to be served.
+/// The endpoint, ready to serve.
 pub struct Endpoint {
-    /// None: TLS is not wanted.
+    /// `None`: TLS is disabled.
     pub tls: Option<Tls>,
-    /// How others reach it, as far as the process's own network goes.
+    /// How others reach it, as far as the process' own network is concerned.
     pub advertised: server::AdvertiseAddress,
     pub keeper: Keeper,
 }
 
-/// What keeps certificates and kubeconfig from ending, and from being changed, while the server runs.
+/// Renews certificates and kubeconfig, and restores their files, while the server runs.
 pub struct Keeper {
     pki: Pki,
-    /// Where TLS is spoken.
+    /// Present if TLS is enabled.
     kubeconfig: Option<Kubeconfig>,
 }
 
@@ -61,7 +60,7 @@ struct Kubeconfig {
 }
 
 impl Keeper {
-    /// Looks after them until `stop`.
+    /// Maintains them until `stop`.
     pub async fn run(mut self, env: Env, stop: CancellationToken) {
         let mut told = String::new();
         loop {
@@ -78,7 +77,7 @@ impl Keeper {
                 return tracing::error!("the task that renews the server's certificates ended");
             };
             self = keeper;
-            // A disk that stays full is told of once.
+            // A persistent error, such as a full disk, is reported once.
             let trouble = match found {
                 Ok(mended) => {
                     for path in mended {
@@ -95,9 +94,9 @@ impl Keeper {
         }
     }
 
-    /// What was written again.
+    /// Returns what was written.
     fn look(&self, now: jiff::Timestamp) -> anyhow::Result<Vec<String>> {
-        // By a clock that is wrong nothing is renewed; the files are kept all the same.
+        // With a wrong clock nothing is renewed, but the files are still maintained.
         let renewed = self.pki.renew(now);
         let mut mended = self.pki.mend()?;
         if let Some(Kubeconfig { path, url }) = &self.kubeconfig {
@@ -113,8 +112,8 @@ impl Keeper {
     }
 }
 
-/// Opens the endpoint: 1. listens, 2. reads or makes the certificates, 3. writes the kubeconfig. `in_use`: the store has data, so there
-/// has been a CA.
+/// Opens the endpoint: 1. listens, 2. reads or creates the certificates, 3. writes the kubeconfig. `in_use`: the store has data, so
+/// there has been a CA.
 pub async fn open(
     args: &EndpointArgs,
     paths: &Paths,
@@ -148,7 +147,7 @@ async fn listen(args: &EndpointArgs, paths: &Paths, isolated: bool) -> anyhow::R
     let addresses: Vec<SocketAddr> = match args.listen.as_deref() {
         Some("none") => return Ok(None),
         Some(text) => parse(text)?,
-        // The port that the last process on this folder had, if it can be had again: its clients find us.
+        // The port of the last process with this directory, if available, so that its clients still find it.
         None if isolated => {
             let last = fs::read_to_string(paths.kubeconfig()).ok().and_then(|text| port_of(&text)).unwrap_or(0);
             vec![(Ipv4Addr::LOCALHOST, last).into(), (Ipv4Addr::LOCALHOST, 0).into()]
@@ -170,7 +169,7 @@ async fn listen(args: &EndpointArgs, paths: &Paths, isolated: bool) -> anyhow::R
     Ok(Some(listener))
 }
 
-/// Where to listen, in order of preference: `:6443` is both families, or IPv4 alone where there is no other.
+/// Where to listen, in order of preference: `:6443` means both families, or only IPv4 if IPv6 is unavailable.
 fn parse(text: &str) -> anyhow::Result<Vec<SocketAddr>> {
     if let Some(port) = text.strip_prefix(':') {
         let port: u16 = port.parse().with_context(|| format!("--listen {text}"))?;
@@ -182,20 +181,20 @@ fn parse(text: &str) -> anyhow::Result<Vec<SocketAddr>> {
     }
 }
 
-/// The port of a kubeconfig's server.
+/// The port of the server in a kubeconfig.
 fn port_of(kubeconfig: &str) -> Option<u16> {
     let line = kubeconfig.lines().find_map(|line| line.trim().strip_prefix("server: https://"))?;
     line.rsplit(':').next()?.parse().ok()
 }
 
-/// The address that it listens on, unless it is all of them.
+/// The address that it listens on, unless it is unspecified.
 fn named(bound: SocketAddr) -> Option<IpAddr> {
     Some(bound.ip()).filter(|ip| !ip.is_unspecified())
 }
 
-/// How others reach what listens there. Loopback is nobody's way but this machine's.
+/// How others reach a listener. Loopback is only reachable from this machine.
 fn advertised(args: &EndpointArgs, bound: SocketAddr, service: Option<IpAddr>) -> server::AdvertiseAddress {
-    // Of the Service's family, if there is one: it has endpoints of that alone.
+    // Of the Service's family, if there is one, as its endpoints are of that family only.
     let v4 = service.is_none_or(|ip| ip.is_ipv4());
     let of_route = || default_source(v4).or_else(|| default_source(!v4));
     let ip = args.advertise_address.or_else(|| named(bound)).or_else(of_route);
@@ -206,9 +205,9 @@ fn advertised(args: &EndpointArgs, bound: SocketAddr, service: Option<IpAddr>) -
     }
 }
 
-/// The address that this machine sends from by its default route. Nothing is sent.
+/// The source address of this machine's default route. Nothing is sent.
 fn default_source(v4: bool) -> Option<IpAddr> {
-    // Documentation addresses, which are routed as all the others.
+    // Documentation addresses, which use the default route.
     let (any, far): (IpAddr, IpAddr) = match v4 {
         true => (Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::new(192, 0, 2, 1).into()),
         false => (Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()),
@@ -218,13 +217,13 @@ fn default_source(v4: bool) -> Option<IpAddr> {
     socket.local_addr().ok().map(|address| address.ip())
 }
 
-/// Where a client on this machine finds it.
+/// The URL for clients on this machine.
 fn url(bound: SocketAddr) -> String {
     let ip = named(bound).unwrap_or(Ipv4Addr::LOCALHOST.into());
     format!("https://{}", SocketAddr::new(ip, bound.port()))
 }
 
-/// The machine's addresses that others may reach it by.
+/// The machine's externally reachable addresses.
 fn own_addresses() -> anyhow::Result<Vec<IpAddr>> {
     let interfaces = nix::ifaddrs::getifaddrs().context("getifaddrs")?;
     let of = |address: nix::sys::socket::SockaddrStorage| {

@@ -1,11 +1,11 @@
-//! What `/flagz` tells of a process: each of its flags, given or not, but no secret.
+//! `/flagz`: all flags of a process, set or not, without secrets.
 
 use clap::{ArgMatches, Command};
 
-/// What stands for a secret, as upstream has it.
+/// Replaces a secret, as upstream.
 const CLASSIFIED: &str = "CLASSIFIED";
 
-/// The flags of the command that runs, in order of their names. A flag is a secret if its environment variable is.
+/// The flags of the running command, sorted by name. A flag is a secret if its environment variable is.
 pub fn told(command: &Command, matches: &ArgMatches) -> Vec<(String, String)> {
     let Some((name, matches)) = matches.subcommand() else { return Vec::new() };
     let Some(command) = command.find_subcommand(name) else { return Vec::new() };

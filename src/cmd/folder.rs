@@ -1,7 +1,7 @@
-//! Which folders are podwright's, and what in them: `podwright reset` removes nothing else.
+//! Which directories belong to podwright, and what in them: `podwright reset` removes nothing else.
 //!
-//! A folder that a process takes is marked by a file, which says what lay there before. Older versions made no mark: their
-//! folders are known by what only they make together.
+//! A directory in use is marked by a file, which lists what was in it before. Older versions made no mark: their directories are
+//! recognized by a unique combination of files.
 
 use std::{
     fs::{self, File},
@@ -14,13 +14,13 @@ use anyhow::{Context, bail};
 use super::paths::Paths;
 use crate::server::pki::write_private;
 
-/// The file that says that a folder is podwright's.
+/// The file that marks a directory as podwright's.
 pub const MARK: &str = ".podwright";
 
-/// What a node makes in its folders, each a folder of its own.
+/// What a node creates in its directories, each a directory of its own.
 const NODE: &[&str] =
     &["images", "runtime", "network", "pods", "shims", "journals", "volumes", "log", crate::node::LOCAL_VOLUMES];
-/// What a server, or an agent that joins one, makes in its folders.
+/// What a server, or a joined agent, creates in its directories.
 const SERVER: &[&str] = &[
     "store.db",
     "store.db-wal",
@@ -37,16 +37,16 @@ const SERVER: &[&str] = &[
     "api.sock",
     PROFILES,
 ];
-/// What a profile is made of, as long as that takes.
+/// Temporary files of profiles.
 pub const PROFILES: &str = "profiles";
-/// Folders that are made empty: what is in them is an administrator's.
+/// Directories that are created empty: their content is the administrator's.
 const FOR_OTHERS: &[&str] = &["manifests", "seccomp"];
-/// How an SQLite file begins.
+/// The header of an SQLite file.
 const SQLITE: &[u8] = b"SQLite format 3\0";
 
-/// Marks a folder as podwright's from now on. What has lain there before stays its owner's.
+/// Marks a directory as podwright's. Existing content stays its owner's.
 ///
-/// Error: it is not podwright's, and has something in it that a node would take for its own, and clear.
+/// Fails if it is not podwright's, and has something in it that a node would treat as its own, and remove.
 pub fn take(dir: &Path) -> anyhow::Result<()> {
     if is_ours(dir) {
         return mark(dir, &[]);
@@ -63,7 +63,7 @@ pub fn take(dir: &Path) -> anyhow::Result<()> {
     mark(dir, &before)
 }
 
-/// Makes the folder of the Pods' logs, and marks it where nobody has kept anything there before: `/var/log/pods` may be a
+/// Creates the directory of the Pods' logs, and marks it unless somebody else has used it before: `/var/log/pods` may be a
 /// kubelet's as well.
 pub fn take_logs(paths: &Paths) -> anyhow::Result<()> {
     let dir = &paths.logs;
@@ -88,12 +88,12 @@ fn mark(dir: &Path, before: &[&str]) -> anyhow::Result<()> {
     write_private(&file, &text)
 }
 
-/// Whether podwright has made the folder, or taken it.
+/// Whether podwright has created or marked the directory.
 pub fn is_ours(dir: &Path) -> bool {
     is_file(&dir.join(MARK)) || is_older(dir)
 }
 
-/// Whether a version without marks has: the store with its lock, or a node's image store and runtime.
+/// Whether a version without marks created it: it has the store with its lock, or a node's image store and runtime.
 fn is_older(dir: &Path) -> bool {
     let begins = |file: &Path| {
         let mut start = [0; SQLITE.len()];
@@ -110,18 +110,18 @@ fn is_older(dir: &Path) -> bool {
     server() || node()
 }
 
-/// What `reset` takes away.
+/// What `reset` removes.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Holdings {
-    /// Files, and folders with all in them.
+    /// Files, and directories with their content.
     pub whole: Vec<PathBuf>,
-    /// Folders that go when nothing else is in them, inner ones first.
+    /// Directories to remove when empty, inner ones first.
     pub emptied: Vec<PathBuf>,
-    /// What was there before podwright, or is somebody else's.
+    /// What existed before podwright, or belongs to others.
     pub stays: Vec<PathBuf>,
 }
 
-/// What podwright has made in a node's folders, as far as it is there.
+/// What podwright has created in a node's directories, as far as it exists.
 pub fn holdings(paths: &Paths) -> anyhow::Result<Holdings> {
     let mut all = Holdings::default();
     let there = |path: &PathBuf| path.symlink_metadata().is_ok();
@@ -134,7 +134,7 @@ pub fn holdings(paths: &Paths) -> anyhow::Result<Holdings> {
             list.push(path);
         }
         all.emptied.extend(FOR_OTHERS.iter().map(|name| dir.join(name)).filter(|path| there(path)));
-        // Last: until then the folder is known to be podwright's.
+        // Last: until then the directory remains recognizable.
         all.emptied.push(dir.clone());
     }
     if !paths.logs.starts_with(&paths.state) && there(&paths.logs) {
@@ -144,7 +144,7 @@ pub fn holdings(paths: &Paths) -> anyhow::Result<Holdings> {
     Ok(all)
 }
 
-/// What lay in a folder before podwright took it.
+/// What was in a directory before podwright marked it.
 fn before(dir: &Path) -> anyhow::Result<Vec<String>> {
     let file = dir.join(MARK);
     match fs::read_to_string(&file) {
@@ -154,7 +154,7 @@ fn before(dir: &Path) -> anyhow::Result<Vec<String>> {
     }
 }
 
-/// Removes a folder's mark and the folder, where nothing else is in it; whether it has gone.
+/// Removes a directory's mark and the directory, if it is otherwise empty; returns whether it was removed.
 pub fn give_up(dir: &Path) -> io::Result<bool> {
     let gone = |done: io::Result<()>| match done {
         Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -162,7 +162,7 @@ pub fn give_up(dir: &Path) -> io::Result<bool> {
     };
     gone(fs::remove_file(dir.join(MARK)))?;
     match gone(fs::remove_dir(dir)) {
-        // A mount point goes with what is mounted there.
+        // A mount point goes with its mount.
         Err(why) if matches!(why.kind(), io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::ResourceBusy) => Ok(false),
         done => done.map(|()| true),
     }
@@ -194,7 +194,7 @@ mod tests {
         }
     }
 
-    /// A folder with these files.
+    /// A directory with these files.
     fn with(files: &[&str]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         for file in files {
@@ -227,7 +227,7 @@ mod tests {
         let why = take(dir.path()).unwrap_err().to_string();
         assert!(why.contains("is not podwright's") && why.contains("\"images\""), "{why}");
         assert!(!is_ours(dir.path()));
-        // An empty one is as good as none.
+        // An empty one is treated like none.
         let dir = with(&["src/main.c"]);
         fs::create_dir(dir.path().join("images")).unwrap();
         take(dir.path()).unwrap();

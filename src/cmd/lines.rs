@@ -1,14 +1,14 @@
-//! Standard error as the log's place: an event stays one line, and changes no terminal, whatever images and manifests put into
-//! it.
+//! Log output on standard error: an event stays on one line, and does not affect the terminal, whatever images and manifests
+//! contribute to it.
 
 use std::{
     fmt::Write as _,
     io::{self, Write},
 };
 
-/// One event is written at once.
+/// Writes one event at a time.
 pub struct Lines {
-    /// The log's own colours are let through.
+    /// Whether the log's own colours are kept.
     pub colours: bool,
 }
 
@@ -23,7 +23,7 @@ impl Write for Lines {
     }
 }
 
-/// An event with its control characters escaped, but for the end of its line, tabs and, if wanted, colours.
+/// An event with control characters escaped, except for its final newline, tabs and, if enabled, colours.
 fn line(event: &str, colours: bool) -> String {
     let (event, end) = event.strip_suffix('\n').map_or((event, ""), |event| (event, "\n"));
     let mut line = String::with_capacity(event.len() + 1);
@@ -44,7 +44,7 @@ fn line(event: &str, colours: bool) -> String {
     line + end
 }
 
-/// What sets a colour after an escape character: `[1;32m`.
+/// A colour sequence after an escape character: `[1;32m`.
 fn colour(text: &str) -> Option<&str> {
     let parameters = text.strip_prefix('[')?;
     let end = parameters.find(|c: char| !c.is_ascii_digit() && c != ';')?;

@@ -1,4 +1,4 @@
-//! The processes: one file each puts the parts together. `main` here turns argv into one of them, or into a client command.
+//! The processes: one file for each assembles its parts. `main` here dispatches to one of them, or to a client command.
 
 mod agent;
 mod collector;
@@ -70,14 +70,14 @@ enum Command {
     Client(cli::Command),
 }
 
-/// Reads argv, with switches as kubectl takes them too: `--all=true` is `--all`, `--all=false` is nothing.
+/// Parses the arguments, accepting boolean values for switches like kubectl: `--all=true` is `--all`, `--all=false` is nothing.
 fn parse<T: Parser>(mut words: Vec<OsString>) -> Result<(T, ArgMatches), clap::Error> {
     loop {
         let why = match T::command().try_get_matches_from(&words) {
             Ok(matches) => return T::from_arg_matches(&matches).map(|argv| (argv, matches)),
             Err(why) => why,
         };
-        // It names the switch that takes no value.
+        // The error names the switch that was given a value.
         let Some(ContextValue::String(switch)) = why.get(ContextKind::InvalidArg) else { return Err(why) };
         let end = words.iter().position(|word| word == "--").unwrap_or(words.len());
         let given = |value: &str| words[..end].iter().position(|word| *word == *format!("{switch}={value}"));
@@ -89,7 +89,7 @@ fn parse<T: Parser>(mut words: Vec<OsString>) -> Result<(T, ArgMatches), clap::E
     }
 }
 
-/// What is wrong with a flag's value, as kubectl says it.
+/// An invalid value of a flag, in kubectl's words.
 fn refused(why: &clap::Error) -> Option<String> {
     let (ErrorKind::ValueValidation, Some(source)) = (why.kind(), std::error::Error::source(why)) else { return None };
     let (Some(ContextValue::String(flag)), Some(ContextValue::String(value))) =
@@ -98,13 +98,13 @@ fn refused(why: &clap::Error) -> Option<String> {
         return Some(source.to_string());
     };
     match flag.split(' ').next().unwrap_or_default() {
-        // What reads these names the value itself.
+        // The parser's error includes the value.
         "--output" | "--for" => Some(source.to_string()),
         flag => Some(format!("invalid argument \"{value}\" for \"{flag}\" flag: {source}")),
     }
 }
 
-/// Parses argv, runs the command, and says how it went.
+/// Parses the arguments, runs the command, and reports its result.
 pub fn main() -> ExitCode {
     let (argv, matches) = match parse::<Argv>(std::env::args_os().collect()) {
         Ok(argv) => argv,
@@ -113,7 +113,7 @@ pub fn main() -> ExitCode {
                 eprintln!("error: {said}");
                 return ExitCode::FAILURE;
             }
-            // Help is no failure; a wrong flag is one, with kubectl's exit code. Nobody may read either.
+            // Help is not an error; a wrong flag is one, with kubectl's exit code. Output errors are ignored.
             why.print().ok();
             return if why.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
         }
@@ -145,24 +145,24 @@ pub fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // A server may have worded it.
+            // The message may contain a server's text.
             cli::complain(format_args!("podwright: {error:#}\n"));
             ExitCode::FAILURE
         }
     }
 }
 
-/// Libraries that would log what goes over the wire, tokens and Secrets with it, whatever level is asked for (CVE-2019-11250); and
-/// warn of what a peer does, who may do it as often as he likes.
+/// Libraries that would log transferred data, including tokens and Secrets, at certain levels (CVE-2019-11250); and warn about
+/// peers, which may cause that any number of times.
 const WIRES: &[&str] =
     &["jsonrpsee", "h2", "hyper", "rustls", "tungstenite", "tokio_tungstenite", "soketto", "hickory_proto"];
 
-/// What is logged, as in `info,podwright=debug`. Of the libraries of the wire: errors, and what is asked for by their names, but no more
-/// than that something happened.
+/// Log levels, such as `info,podwright=debug`. Transport libraries only log errors, and on explicit request at most that something
+/// happened.
 fn levels(words: &str) -> anyhow::Result<Targets> {
     let asked: Targets = match words {
         "" => Targets::new().with_default(LevelFilter::INFO),
-        // What was a module is a crate: units of before name it as that.
+        // Former modules are crates now: older units use the module's name.
         words => {
             words.replace("podwright::", "podwright_").parse().with_context(|| format!("PODWRIGHT_LOG={words}"))?
         }
@@ -177,10 +177,10 @@ fn process(task: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()>
     logged(|| run(task))
 }
 
-/// Has the log go to standard error, and room for connections.
+/// Logs to standard error, and raises the limit of descriptors.
 fn logged(work: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
     let levels = levels(&std::env::var("PODWRIGHT_LOG").unwrap_or_default())?;
-    // A log that goes to a file holds no colours.
+    // A log to a file has no colours.
     let colours = std::io::stderr().is_terminal();
     let log = tracing_subscriber::fmt::layer();
     let log = log.with_writer(move || lines::Lines { colours }).with_target(false).with_ansi(colours);
@@ -191,8 +191,8 @@ fn logged(work: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
     work()
 }
 
-/// For each thread of the pool: a document of a request, nested as deeply as a parser lets it be, is read far down the stack of a
-/// connection. Only what is used of it takes memory.
+/// The stack of each pool thread: a request body, nested as deeply as parsers allow, is parsed far down the stack of a connection.
+/// Only the used part takes memory.
 const STACK: usize = 8 << 20;
 
 /// Runs a task on a small thread pool.
@@ -205,7 +205,7 @@ fn run(task: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
         .build()?;
     let outcome = runtime.block_on(task);
     runtime.shutdown_timeout(std::time::Duration::from_secs(2));
-    // Only now has the last task recorded what it did.
+    // The last task has recorded its operations only now.
     podwright_journal::flush();
     outcome
 }
@@ -230,7 +230,7 @@ mod tests {
         parse(line.split(' ').map(OsString::from).collect()).map(|(argv, _)| argv)
     }
 
-    /// What is said of argv that is refused.
+    /// The error message for arguments.
     fn said(line: &str) -> String {
         let why = parsed::<Argv>(line).err().expect("refused");
         refused(&why).unwrap_or_else(|| why.to_string())
@@ -246,7 +246,7 @@ mod tests {
         assert!(unknown.contains("--sideways"), "{unknown}");
     }
 
-    /// The commands, subcommands and flags of `command` that `--help` shows without a word.
+    /// The commands, subcommands and flags of `command` without a description in `--help`.
     fn unexplained(command: &clap::Command, path: &str, found: &mut Vec<String>) {
         for arg in command.get_arguments().filter(|arg| !arg.is_hide_set() && arg.get_help().is_none()) {
             found.push(format!("{path} {arg}"));

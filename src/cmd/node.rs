@@ -1,4 +1,4 @@
-//! This machine's node, put together: runtime, images, network, DNS, proxy, agent.
+//! Assembles this machine's node: runtime, images, network, DNS, proxy, agent.
 
 use std::{
     collections::BTreeSet,
@@ -38,7 +38,7 @@ use crate::{
 };
 
 const HOST_RESOLV_CONF: &str = "/etc/resolv.conf";
-/// Where nodes answered DNS when that did not follow from their ranges.
+/// Where nodes answered DNS when that did not depend on their ranges.
 const FORMER_DNS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 96, 0, 10));
 
 #[derive(Clone, Debug, clap::Args)]
@@ -119,7 +119,7 @@ pub struct NodeArgs {
 }
 
 impl NodeArgs {
-    /// Refuses a folder of static Pods' manifests that others may write: each Pod may be root.
+    /// Refuses a directory of static Pod manifests that others may write: a Pod may be root.
     pub fn check_files(&self) -> anyhow::Result<()> {
         let folder = self.pod_manifests.as_deref().filter(|folder| folder.exists());
         folder.map_or(Ok(()), |folder| private::named("--pod-manifests", folder, Owner::here()))
@@ -169,8 +169,7 @@ impl NodeArgs {
         Ok(dns)
     }
 
-    /// Where it may have answered DNS, for who removes that: without a flag also where nodes of earlier versions did, whatever their
-    /// ranges were.
+    /// Where it may have answered DNS, for cleaning up: without a flag also the fixed address of earlier versions.
     pub fn former_cluster_dns(&self, service_ranges: &[IpNet]) -> Vec<IpAddr> {
         match self.cluster_dns.is_empty() {
             true => BTreeSet::from_iter(default_dns_address(service_ranges).into_iter().chain([FORMER_DNS]))
@@ -181,13 +180,13 @@ impl NodeArgs {
     }
 }
 
-/// Where the node's server is.
+/// The location of the node's server.
 pub enum ServerAt {
     /// In this process.
     Here,
-    /// Behind a socket of this machine.
+    /// At a socket on this machine.
     Socket,
-    /// At `HOST:PORT`, where the node has an identity of its own.
+    /// At `HOST:PORT`, with the node's own identity.
     Tls(String),
 }
 
@@ -205,7 +204,7 @@ pub struct Node {
     _dns: Arc<dns::DnsServer>,
 }
 
-/// What a node stands on.
+/// The foundation of a node.
 struct Ground {
     name: String,
     labels: Vec<(String, String)>,
@@ -215,8 +214,8 @@ struct Ground {
 }
 
 impl Node {
-    /// Starts everything. What an earlier process on the same folders left running is taken over. An isolated node without
-    /// Pods that fails to start leaves nothing.
+    /// Starts everything, taking over what an earlier process with the same directories left running. An isolated node without Pods
+    /// that fails to start leaves nothing behind.
     pub async fn start(
         args: &NodeArgs,
         service_ranges: &[IpNet],
@@ -224,7 +223,7 @@ impl Node {
         client: Client,
         server: ServerAt,
     ) -> anyhow::Result<Node> {
-        // 1. What was asked for.
+        // 1. The configuration.
         let (name, labels, shim) = (name(args)?, labels(args)?, shim()?);
         args.check_node_ip()?;
         let cluster_dns = args.cluster_dns(service_ranges)?;
@@ -232,11 +231,11 @@ impl Node {
         sysctls(args)?;
         verification(args)?;
         folder::take_logs(paths)?;
-        // 2. Images, whose lock says that no other agent is on these folders.
+        // 2. Images, whose lock excludes other agents with these directories.
         let images = paths.images();
         let images = tokio::task::spawn_blocking(move || ImageStore::open(&images)).await;
         let images = images.context("opening the image store")?.context("opening the image store")?;
-        // 3. The runtime, with what runs already.
+        // 3. The runtime, with running Pods.
         let config = podwright_runtime::Config {
             state_dir: paths.runtime(),
             run_dir: paths.shims(),
@@ -246,7 +245,7 @@ impl Node {
             owners: owners_in(paths.state.join("pods")),
         };
         let runtime = Runtime::open(config).await.context("opening the runtime")?;
-        // 4. All that stands on it.
+        // 4. Everything else.
         let ground = Ground { name, labels, cluster_dns, images, runtime: runtime.clone() };
         let node = Node::on(ground, args, service_ranges, paths, client, server).await;
         if node.is_err() && args.isolated && runtime.list().await.is_empty() {
@@ -270,7 +269,7 @@ impl Node {
         let config = args.network(name.clone(), paths, service_ranges, cluster_dns.clone());
         std::fs::create_dir_all(paths.network())?;
         let network = Network::up(config).await.context("the node's network")?;
-        // 2. DNS, and the proxy that feeds it and the dataplane.
+        // 2. DNS, and the proxy that updates it and the dataplane.
         let host = NodeNetns::of_process()?;
         let upstream = dns::Upstream::new(host, &args.resolv_conf, shared::read_linked, cluster_dns.clone());
         let table = dns::Table::new(&args.cluster_domain, service_ranges.to_vec(), cluster_dns.clone());
@@ -356,7 +355,7 @@ impl Node {
         })
     }
 
-    /// Resolves when the agent has ended by itself: it has failed, [`Node::stop`] says how.
+    /// Resolves when the agent has ended by itself: it has failed, and [`Node::stop`] returns the error.
     pub async fn ended(&self) {
         self.ended.cancelled().await;
     }
@@ -366,7 +365,7 @@ impl Node {
         &self.network
     }
 
-    /// Ends the node. An isolated one takes its Pods and all that it made with it; otherwise Pods run on.
+    /// Ends the node. An isolated one removes its Pods and everything that it created; otherwise Pods keep running.
     pub async fn stop(self) -> anyhow::Result<()> {
         self.stop.cancel();
         let outcome = self.agent.await;
@@ -406,7 +405,7 @@ async fn remove_cgroups(runtime: &Runtime) {
     }
 }
 
-/// The node's name: the flag's, or the host's.
+/// The node's name: from the flag, or the host name.
 pub fn name(args: &NodeArgs) -> anyhow::Result<String> {
     match &args.node_name {
         Some(name) => Ok(name.clone()),
@@ -425,7 +424,7 @@ fn labels(args: &NodeArgs) -> anyhow::Result<Vec<(String, String)>> {
     args.node_labels.iter().map(pair).collect()
 }
 
-/// The addresses of a server at `HOST:PORT`. One that has no address now is called by nobody, and the cluster tells the others.
+/// The addresses of a server at `HOST:PORT`. If it has none now it cannot be contacted, and the cluster provides other ones.
 async fn resolved(address: &str) -> Vec<IpAddr> {
     match tokio::net::lookup_host(address).await {
         Ok(found) => found.map(|at| at.ip()).collect(),
@@ -436,7 +435,7 @@ async fn resolved(address: &str) -> Vec<IpAddr> {
     }
 }
 
-/// The shim's program: `PODWRIGHT_SHIM`, or beside this one.
+/// The path of the shim: `PODWRIGHT_SHIM`, or beside this program.
 pub fn shim() -> anyhow::Result<PathBuf> {
     if let Some(path) = std::env::var_os("PODWRIGHT_SHIM") {
         return Ok(path.into());
@@ -458,20 +457,20 @@ fn check_controllers(args: &NodeArgs, runtime: &Runtime) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What Pods may set on this kernel.
+/// The sysctls that Pods may set on this kernel.
 fn sysctls(args: &NodeArgs) -> anyhow::Result<Sysctls> {
     Sysctls::new(&kernel_release(), &args.allowed_unsafe_sysctls)
         .map_err(|why| anyhow::anyhow!("--allowed-unsafe-sysctls: {why}"))
 }
 
-/// Which images that are here are for every Pod.
+/// Which existing images are available to every Pod.
 fn verification(args: &NodeArgs) -> anyhow::Result<VerificationPolicy> {
     let allowlist = &args.preloaded_images_verification_allowlist;
     VerificationPolicy::new(&args.image_pull_credentials_verification_policy, allowlist)
         .map_err(|why| anyhow::anyhow!("--image-pull-credentials-verification-policy: {why}"))
 }
 
-/// A file that was named must be there; a host without name servers may lack its own.
+/// An explicitly named file must exist; a host without name servers may lack the default one.
 fn check_resolv_conf(path: &Path) -> anyhow::Result<()> {
     match shared::read_linked(path, 1) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound || path != Path::new(HOST_RESOLV_CONF) => {
@@ -506,7 +505,7 @@ mod tests {
         assert_eq!(of(&[], &["10.50.0.0/16"]), addresses(&["10.50.0.10"]));
         assert_eq!(of(&[], &["10.50.7.9/16", "fd00:50::/112"]), addresses(&["10.50.0.10"]));
         assert_eq!(of(&[], &["fd00:50::/112", "10.50.0.0/16"]), addresses(&["fd00:50::a"]));
-        // One that is in no range is somebody's own.
+        // An address outside the ranges is an operator's own.
         let given = ["--cluster-dns", "192.0.2.53,2001:db8::53"];
         assert_eq!(of(&given, &["10.50.0.0/16"]), addresses(&["192.0.2.53", "2001:db8::53"]));
         for small in [&["10.50.0.0/29"][..], &["255.255.255.248/29"], &["10.50.0.0/29", "fd00:50::/112"]] {

@@ -1,4 +1,4 @@
-//! What a process does once it is ready: it tells the service manager (sd_notify(3)), and gives back what only the start needed.
+//! When a process is ready: notifies the service manager (sd_notify(3)), and releases what only the start needed.
 
 use std::{
     os::{
@@ -8,16 +8,15 @@ use std::{
     time::Duration,
 };
 
-/// Whether the service manager listens on an abstract socket.
+/// Whether the service manager's socket is an abstract one.
 pub fn by_abstract_socket() -> bool {
     std::env::var_os("NOTIFY_SOCKET").is_some_and(|path| path.as_encoded_bytes().starts_with(b"@"))
 }
 
-/// How long after it is ready a process is at rest.
+/// How long after it is ready a process has settled.
 const AT_REST: Duration = Duration::from_secs(3);
 
-/// Says that the start is over: to the service manager that listens, and, a little later, to the kernel, which gets the code back
-/// that only a start runs.
+/// Signals the end of the start: to the service manager, and, a little later, to the kernel, which can reclaim start-up code.
 pub fn ready() {
     tell_service_manager();
     tokio::spawn(async {
@@ -28,7 +27,7 @@ pub fn ready() {
     });
 }
 
-/// Says `READY=1` where a service manager listens. Nobody listening is no error.
+/// Sends `READY=1` to the service manager. It is not an error if there is none.
 fn tell_service_manager() {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let bytes = path.as_encoded_bytes();

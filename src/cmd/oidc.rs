@@ -1,4 +1,4 @@
-//! The flags of an OpenID Connect issuer, upstream's.
+//! The flags for an OpenID Connect issuer, as upstream's.
 
 use std::path::PathBuf;
 

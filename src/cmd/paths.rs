@@ -1,18 +1,18 @@
-//! Where a node keeps things.
+//! The directories of a node.
 
 use std::path::PathBuf;
 
-/// Where a server keeps things if it is not told.
+/// The default state directory of a server.
 pub const STATE: &str = "/var/lib/podwright";
-/// The administrator's kubeconfig, in the state folder.
+/// The administrator's kubeconfig, in the state directory.
 pub const KUBECONFIG: &str = "admin.kubeconfig";
 
-/// The folders of one node. Two nodes on one machine share none.
+/// The directories of one node. Two nodes on one machine share none.
 #[derive(Clone, Debug)]
 pub struct Paths {
     /// Durable.
     pub state: PathBuf,
-    /// Lives until reboot.
+    /// Until reboot.
     pub run: PathBuf,
     pub logs: PathBuf,
     pub manifests: PathBuf,
@@ -34,22 +34,22 @@ impl Paths {
     pub fn pki(&self) -> PathBuf {
         self.state.join("pki")
     }
-    /// What is encrypted in the store, with its keys.
+    /// The encryption configuration of the store, with its keys.
     pub fn encryption(&self) -> PathBuf {
         self.state.join("encryption-config.yaml")
     }
-    /// A node's own certificate, where it joined a cluster by TLS.
+    /// A node's own certificate, if it joined a cluster over TLS.
     pub fn membership(&self) -> PathBuf {
         self.state.join("agent")
     }
     pub fn images(&self) -> PathBuf {
         self.state.join("images")
     }
-    /// The runtime's durable folder.
+    /// The runtime's durable directory.
     pub fn runtime(&self) -> PathBuf {
         self.state.join("runtime")
     }
-    /// The runtime's folder of sockets.
+    /// The runtime's directory of sockets.
     pub fn shims(&self) -> PathBuf {
         self.run.join("shims")
     }

@@ -1,5 +1,5 @@
-//! What a process keeps is its user's alone: folders and files that others may enter or read are tightened when it starts, and
-//! those that others may have written are refused.
+//! Keeps a process' files private: directories and files that others may access are restricted at the start, and those that others
+//! may have written are refused.
 
 use std::{
     fs::{self, File, Metadata, Permissions},
@@ -19,12 +19,12 @@ use rustix::{
 
 use super::{folder::MARK, paths::Paths};
 
-/// What the mode of a file may have for others: nothing.
+/// Mode bits for others, which must not be set.
 const OTHERS: u32 = 0o077;
 const OTHERS_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
-/// Who a process runs as, and so whose its files are.
+/// The user of a process, and so the owner of its files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
     pub uid: u32,
@@ -32,27 +32,27 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// This process's own.
+    /// This process' own.
     pub fn here() -> Owner {
         Owner { uid: nix::unistd::geteuid().as_raw(), gid: nix::unistd::getegid().as_raw() }
     }
 }
 
-/// Closes a folder to others, which is this process's, or `owner`'s whom it runs for.
+/// Makes a directory private; it must belong to this process' user, or to `owner`, whom it runs for.
 ///
-/// Error: it, or a folder that it lies in, is somebody else's, who could put there what is trusted here: a key, a store, the
+/// Fails if it, or a directory above it, belongs to somebody else, who could place trusted files there: a key, a store, the
 /// manifest of a privileged Pod.
 pub fn folder(path: &Path, owner: Owner) -> anyhow::Result<()> {
     trusted(path, owner)?.settle(None)
 }
 
-/// The same check; nothing is changed.
+/// Only checks, without changes.
 pub fn check_folder(path: &Path, owner: Owner) -> anyhow::Result<()> {
     trusted(path, owner).map(drop)
 }
 
-/// Refuses a file or folder that a flag names, and that decides who may do what here, where others than this process's user, or
-/// `owner`, whom it runs for, have a hand in it.
+/// Refuses a file or directory in a flag that affects authorization, if others than this process' user, or `owner`, whom it runs
+/// for, can change it.
 pub fn named(flag: &str, path: &Path, owner: Owner) -> anyhow::Result<()> {
     let users: Vec<u32> = deciders().into_iter().chain([owner.uid]).collect();
     check_trusted(path, &users).map_err(|why| anyhow!("{flag} {}: {why}", path.display()))
@@ -62,20 +62,20 @@ fn trusted(path: &Path, owner: Owner) -> anyhow::Result<Opened> {
     let opened = Opened::folder(path)?;
     let ours = [Owner::here().uid, owner.uid];
     opened.check(&ours)?;
-    // sshd's StrictModes: who may rename a folder on the way may put another in its place.
+    // Like sshd's StrictModes: those who may rename a directory in the path can replace it.
     let real = path.canonicalize().with_context(|| path.display().to_string())?;
     let trusted: Vec<u32> = ours.into_iter().chain(deciders()).collect();
     real.ancestors().skip(1).try_for_each(|above| Opened::folder(above)?.check_above(&trusted))?;
     Ok(opened)
 }
 
-/// As [`folder`], and gives it to `owner`.
+/// Like [`folder`], and gives it to `owner`.
 pub fn give(path: &Path, owner: Owner) -> anyhow::Result<()> {
     folder(path, owner)?;
     Opened::folder(path)?.settle(Some(owner))
 }
 
-/// The files of the control plane below its folders, as far as they are there.
+/// The control plane's existing files below its directories.
 pub fn server_files(paths: &Paths) -> Vec<PathBuf> {
     let store = paths.store();
     let beside = |tail: &str| {
@@ -91,10 +91,10 @@ pub fn server_files(paths: &Paths) -> Vec<PathBuf> {
     all
 }
 
-/// Closes the control plane's files to others, and gives them to `owner`, where there shall be another.
+/// Makes the control plane's files private, and gives them to `owner`, if set.
 ///
-/// Error: one of them is a link, or has names elsewhere. The folders may be those of an unprivileged server, and root must not
-/// be led by it to files of others.
+/// Fails if one of them is a link, or has other hard links. The directories may belong to an unprivileged server, and root must not
+/// be led to others' files.
 pub fn tighten(paths: &Paths, owner: Option<Owner>) -> anyhow::Result<()> {
     let mut all = Vec::new();
     for path in server_files(paths) {
@@ -109,7 +109,7 @@ pub fn tighten(paths: &Paths, owner: Option<Owner>) -> anyhow::Result<()> {
     all.iter().try_for_each(|opened| opened.settle(owner))
 }
 
-/// A file or folder, held: what its path leads to later does not matter.
+/// An open file or directory: later changes of its path do not matter.
 struct Opened {
     path: PathBuf,
     place: File,
@@ -128,7 +128,7 @@ impl Opened {
         Opened::new(path, place.with_context(|| path.display().to_string())?)
     }
 
-    /// Whether it is one of the users' alone to write in.
+    /// Whether only these users may write in it.
     fn check(&self, users: &[u32]) -> anyhow::Result<()> {
         let (shown, uid) = (self.path.display(), self.found.uid());
         if !users.contains(&uid) {
@@ -147,7 +147,7 @@ impl Opened {
         Ok(())
     }
 
-    /// Whether nobody but the users may rename what is in it: others may write in a folder with the sticky bit, as `/tmp` has it.
+    /// Whether only these users may rename entries in it: others may write in a directory with the sticky bit, like `/tmp`.
     fn check_above(&self, users: &[u32]) -> anyhow::Result<()> {
         let (shown, mode, uid) = (self.path.display(), self.found.mode(), self.found.uid());
         if !users.contains(&uid) {
@@ -162,7 +162,7 @@ impl Opened {
         Ok(())
     }
 
-    /// A file that lies in one of the folders, without following links; `None`: it has gone.
+    /// A file below one of the directories, without following links; `None`: it is gone.
     fn below(folders: [&Path; 2], path: &Path) -> anyhow::Result<Option<Opened>> {
         let shown = path.display();
         let place = folders.into_iter().find_map(|folder| Some((folder, path.strip_prefix(folder).ok()?)));
@@ -186,7 +186,7 @@ impl Opened {
         (self.found.dev(), self.found.ino())
     }
 
-    /// The held file as a path: fchmod(2) and fchown(2) refuse what is opened as a place alone.
+    /// The open file as a path: fchmod(2) and fchown(2) refuse O_PATH descriptors.
     fn held(&self) -> String {
         format!("/proc/self/fd/{}", self.place.as_raw_fd())
     }
@@ -264,7 +264,7 @@ mod tests {
         }
     }
 
-    /// A folder that another user has made, perhaps with the manifest of a static Pod in it, where root is told to keep things.
+    /// Root is told to use a directory created by another user, perhaps with the manifest of a static Pod in it.
     #[test]
     fn what_is_somebody_elses_is_refused() {
         if Owner::here().uid != 0 {
@@ -281,7 +281,7 @@ mod tests {
         let why = folder(&state, Owner::here()).unwrap_err().to_string();
         assert!(why.contains("belongs to uid 65534"), "{why}");
         assert_eq!(mode(&state), 0o755, "it is left as it is");
-        // A server that runs as that user owns it rightly.
+        // A server running as that user may own it.
         folder(&state, other).unwrap();
 
         own(&state, Owner::here());
@@ -313,7 +313,7 @@ mod tests {
         }
     }
 
-    /// An unprivileged server owns its folder, and may have put a link there to what is not its own.
+    /// An unprivileged server owns its directory, and may have created a link there to others' files.
     #[test]
     fn a_link_leads_root_to_no_file_of_others() {
         type Plant = fn(&Path, &Path);

@@ -1,4 +1,4 @@
-//! What is told of requests, and how many run at once: the server's audit log and limits.
+//! Flags for the server's audit log and request limits.
 
 use std::{fs, path::PathBuf, sync::Arc};
 
@@ -58,7 +58,7 @@ impl RequestArgs {
         Ok(within)
     }
 
-    /// Opens the log, if one is wanted.
+    /// Opens the audit log, if configured.
     pub fn audit(&self, env: &Env) -> anyhow::Result<Option<Arc<Audit>>> {
         let (Some(policy), Some(path)) = (&self.audit_policy_file, &self.audit_log_path) else { return Ok(None) };
         let shown = policy.display();

@@ -1,4 +1,4 @@
-//! `podwright reset`: removes everything that a node of this machine ever made.
+//! `podwright reset`: removes everything that a node has created on this machine.
 
 use std::{
     io::{BufRead, IsTerminal},
@@ -40,15 +40,15 @@ pub struct Args {
     yes: bool,
 }
 
-/// 1. The folder is podwright's,
-/// 2. nothing runs on it,
-/// 3. and the user confirms; until then nothing is changed. Then go
+/// 1. Checks that the directory is podwright's,
+/// 2. that nothing runs on it,
+/// 3. and asks for confirmation; until then nothing is changed. Then it removes
 /// 4. Pods,
 /// 5. the network,
 /// 6. mounts,
-/// 7. folders.
+/// 7. directories.
 ///
-/// What fails is reported, and the rest goes on.
+/// Errors are reported, and the rest continues.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     if let Some(paths) = args.checked()? {
         args.confirm(&paths)?;
@@ -153,7 +153,7 @@ fn confirmed(paths: &Paths) -> anyhow::Result<bool> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-/// Ends every sandbox with its containers, and the cgroup subtree.
+/// Removes every sandbox with its containers, and the cgroup subtree.
 async fn pods(paths: &Paths) -> Vec<anyhow::Error> {
     let runtime = async {
         let config = podwright_runtime::Config {
@@ -162,7 +162,7 @@ async fn pods(paths: &Paths) -> Vec<anyhow::Error> {
             cgroup_root: paths.cgroup_root.clone(),
             shim: shim()?,
             birth_timeout: podwright_runtime::BIRTH,
-            // Nobody gets ids here any more.
+            // No ids are assigned here any more.
             owners: Owners::new(|_| Some(removals::Owner::default())),
         };
         Runtime::open_to_remove(config).await.context("opening the runtime")
@@ -181,7 +181,7 @@ async fn pods(paths: &Paths) -> Vec<anyhow::Error> {
     errors
 }
 
-/// Takes links, routes and tables away. A node that never had a network is left alone.
+/// Removes links, routes and tables. A node that never had a network is skipped.
 async fn network(args: &Args, paths: &Paths) -> Vec<anyhow::Error> {
     if !paths.network().exists() {
         return Vec::new();
@@ -203,7 +203,7 @@ async fn network(args: &Args, paths: &Paths) -> Vec<anyhow::Error> {
     }
 }
 
-/// Takes away what is mounted in what podwright has made.
+/// Unmounts everything below what podwright has created.
 fn mounts(holdings: &Holdings) -> Vec<anyhow::Error> {
     let kernel = Kernel::new(&JournalWriter::none());
     let mut errors = Vec::new();
@@ -218,14 +218,14 @@ fn mounts(holdings: &Holdings) -> Vec<anyhow::Error> {
     errors
 }
 
-/// What is mounted at or below a folder, in the order of mounting.
+/// The mounts at or below a directory, in mount order.
 fn mounted_below(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let table = std::fs::read_to_string("/proc/self/mounts").context("reading /proc/self/mounts")?;
     let points = table.lines().filter_map(|line| line.split(' ').nth(1)).map(unescaped);
     Ok(points.filter(|p| p.starts_with(folder)).collect())
 }
 
-/// Removes what podwright has made, never while something is still mounted in it; then folders that have nothing else in them.
+/// Removes what podwright has created, unless something is still mounted in it; then empty directories.
 fn folders(holdings: &Holdings) -> Vec<anyhow::Error> {
     let mut errors = Vec::new();
     for place in &holdings.whole {
@@ -255,7 +255,7 @@ fn folders(holdings: &Holdings) -> Vec<anyhow::Error> {
             _ => {}
         }
     }
-    // The mark stays while there is something left to be reset.
+    // The mark stays while there is something left to reset.
     if !errors.is_empty() {
         return errors;
     }
@@ -284,7 +284,7 @@ mod tests {
         args: Args,
     }
 
-    /// Why it is not removed. It would be asked for: there is no `--yes`.
+    /// Why it is not removed. Otherwise it would ask for confirmation, without `--yes`.
     async fn refusal(dir: &Path) -> String {
         let line = Line::parse_from(["reset", "--state-dir", dir.to_str().expect("a name of ours")]);
         run(line.args).await.unwrap_err().to_string()

@@ -1,4 +1,4 @@
-//! `podwright server`: the control plane alone.
+//! `podwright server`: only the control plane.
 
 use std::{net::IpAddr, path::Path};
 
@@ -28,13 +28,13 @@ pub struct Args {
     pub control_plane: ControlPlaneArgs,
 }
 
-/// A server that may do no more than it must, ready to be run.
+/// A server with minimal privileges, ready to run.
 pub struct Confined {
     paths: Paths,
     confinement: Confinement,
 }
 
-/// Gives up what a server does not need. To be called before there are threads.
+/// Drops privileges. Must be called before threads are started.
 pub fn confined(args: &Args) -> anyhow::Result<Confined> {
     let owner = confine::owner(args.user.as_deref())?;
     args.control_plane.check_files(owner)?;
@@ -44,7 +44,7 @@ pub fn confined(args: &Args) -> anyhow::Result<Confined> {
     Ok(Confined { paths, confinement })
 }
 
-/// What the flags name: those that are read once, and the folders of those that are read again or written.
+/// The files in flags: those that are read once, and the directories of those that are reread or written.
 fn files(args: &ControlPlaneArgs) -> Files {
     let own = |(_, file): (&'static str, &Path)| file.to_path_buf();
     let again = args.read_again().map(|(_, file)| folder_of(file));

@@ -1,4 +1,4 @@
-//! `--state-dir`: a process's folders are found, made where they are missing, and taken.
+//! `--state-dir`: determines, creates and marks a process' directories.
 
 use std::path::{Path, PathBuf};
 
@@ -19,8 +19,8 @@ pub struct StateArgs {
 }
 
 impl StateArgs {
-    /// The folders, made where missing, readable by their owner alone: this process's user, or `owner`, whom it will become.
-    /// From then on they are podwright's: [`folder::take`].
+    /// The directories, created if missing, readable only by their owner: this process' user, or `owner`, whom it will switch to.
+    /// They are marked as podwright's: [`folder::take`].
     pub fn paths(&self, owner: Owner) -> anyhow::Result<Paths> {
         if let Some(dir) = &self.state_dir {
             not_a_link(dir)?;
@@ -35,7 +35,7 @@ impl StateArgs {
         Ok(paths)
     }
 
-    /// The folders as they are: nothing is made or changed.
+    /// The existing directories: nothing is created or changed.
     pub fn found(&self) -> anyhow::Result<Paths> {
         let Some(dir) = &self.state_dir else {
             return Ok(Paths {
@@ -63,7 +63,7 @@ fn not_a_link(dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Eight digits that tell one node's folder from another's.
+/// Eight digits that distinguish the directories of nodes.
 fn fingerprint(dir: &Path) -> String {
     let digest = Sha256::digest(dir.as_os_str().as_encoded_bytes());
     digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect()
@@ -79,7 +79,7 @@ fn make(dir: &Path) -> anyhow::Result<()> {
 mod tests {
     use super::*;
 
-    /// Who may put a link somewhere would say by it where root keeps its keys.
+    /// A link would let its author choose where root stores its keys.
     #[test]
     fn a_state_folder_is_no_link() {
         let dir = tempfile::tempdir().unwrap();

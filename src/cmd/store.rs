@@ -1,4 +1,4 @@
-//! Where the control plane's state is: in a file of the state folder, or in an etcd.
+//! The control plane's store: a file in the state directory, or an etcd.
 
 use std::{
     fs,
@@ -15,7 +15,7 @@ use crate::{
     store::{self, Etcd, EtcdConfig, EtcdTls, Sqlite, Store},
 };
 
-/// What every key begins with. (Upstream's prefix takes its place in etcd.)
+/// The root of every key. (Upstream's prefix replaces it in etcd.)
 const ROOT: &str = "/registry";
 
 /// Upstream's flags.
@@ -51,7 +51,7 @@ fn prefix(text: &str) -> Result<String, String> {
 }
 
 impl StoreArgs {
-    /// The files that are named, with their flags: each is read once.
+    /// The files in flags, each of which is read once.
     pub fn files(&self) -> impl Iterator<Item = (&'static str, &Path)> {
         let files = [
             ("--etcd-cafile", &self.etcd_cafile),
@@ -62,12 +62,12 @@ impl StoreArgs {
         files.into_iter().filter_map(|(flag, file)| Some((flag, file.as_deref()?)))
     }
 
-    /// Whether other servers may have the same state.
+    /// Whether other servers may share it.
     pub fn is_shared(&self) -> bool {
         !self.etcd_servers.is_empty()
     }
 
-    /// Opens the store; a backup is restored first.
+    /// Opens the store, restoring a backup first if requested.
     pub async fn open(&self, paths: &Paths) -> anyhow::Result<Arc<dyn Store>> {
         let file = paths.store();
         if self.is_shared() {

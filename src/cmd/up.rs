@@ -20,10 +20,11 @@ pub struct Args {
     node: NodeArgs,
 }
 
-/// The node needs root's rights, and shares the process: nothing of the server can be dropped.
+/// The node needs root, and is in the same process: the server cannot drop privileges.
 const HERE: Confinement = Confinement { runs_node: true, landlock: false };
 
-/// 1. the control plane, 2. the node against its socket, 3. wait for a signal (or the store's end), 4. the node ends, then the control plane.
+/// 1. starts the control plane, 2. the node with its socket, 3. waits for a signal (or the store's failure), 4. stops the node,
+///    then the control plane.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let stop = shutdown::on_signals()?;
     args.control_plane.check_files(Owner::here())?;

@@ -1,6 +1,6 @@
-//! Admission policies: their status says what is wrong with their expressions about the kinds that they are for.
+//! Admission policies: type-checks their expressions against the kinds that they match, and reports warnings in their status.
 //!
-//! Upstream: `pkg/controller/validatingadmissionpolicystatus`. A policy works all the same; the warnings are for its author.
+//! Upstream: `pkg/controller/validatingadmissionpolicystatus`. A policy works in any case; the warnings are for its author.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub const ROW: Row = Row {
     watch: |watches| {
         let policies = &watches.world.informers.admission_policies.clone();
         watches.own(policies);
-        // What a policy is for may be defined after it.
+        // A kind that a policy matches may be defined later.
         watches.on_defined(|world, queue, _| {
             world.informers.admission_policies.list().iter().for_each(|policy| queue.add(Key::of(&**policy)));
         });
@@ -33,7 +33,7 @@ pub const ROW: Row = Row {
     },
 };
 
-/// The kinds that are defined.
+/// The served versions of established CRDs.
 fn custom(context: &Context<'_>) -> Vec<Custom> {
     let definitions = context.world.metadata.definitions();
     let established = definitions.iter().filter(|definition| definition.established);
@@ -48,7 +48,7 @@ fn custom(context: &Context<'_>) -> Vec<Custom> {
     versions.map(kind).collect()
 }
 
-/// Writes what was found, unless the status says so already.
+/// Writes the result, unless the status has it already.
 pub fn plan(policy: &ValidatingAdmissionPolicy, custom: &[Custom]) -> Plan {
     let mut plan = Plan::default();
     let Ok(object) = Object::from_typed(policy) else { return plan };

@@ -1,9 +1,9 @@
-//! Long work of controllers, beside the threads that everybody's requests are served on.
+//! Runs long work of controllers beside the threads that serve requests.
 //!
-//! Plans and what a change wakes are plain functions: while one runs, its thread serves nobody. Most take microseconds; one over
-//! thousands of Pods takes long, and comes again with each of their changes. What has taken long lately is therefore done aside,
-//! by few at once, with a CPU left to the others. Nothing changes its place: whoever waited for the work still does. What has been
-//! long is remembered by namespace, so that only those wait for each other whose work is long.
+//! Plans and wake-ups are plain functions: while one runs, its thread serves nothing else. Most take microseconds; a plan over
+//! thousands of Pods is slow, and runs again after each of their changes. Work that was slow recently therefore runs on blocking
+//! threads, few at once, with a CPU left to the others. The order of work does not change: its caller still waits for it. Slowness
+//! is tracked by namespace, so that only namespaces with slow work wait for each other.
 
 use std::{
     collections::HashMap,
@@ -20,21 +20,21 @@ use tokio::{
 
 use super::fair_queue::FairQueue;
 
-/// What takes longer is long: hundreds of times what changing threads takes.
+/// Longer work is slow: this is hundreds of times the cost of changing threads.
 const LONG: Duration = Duration::from_millis(2);
-/// For so long pieces of work follow each other aside, before others get their turn.
+/// How long consecutive slow work runs before others get their turn.
 const TURN: Duration = Duration::from_millis(10);
-/// How many times work is done aside after it has been long.
+/// How many further times work runs aside after it was slow.
 const TIMES: u32 = 256;
-/// Of so many namespaces that is remembered; of more anew.
+/// The most namespaces that are tracked; beyond that tracking starts over.
 const NAMESPACES: usize = 1024;
 
-/// Where long work is done.
+/// Where slow work runs.
 pub struct Aside {
     cpus: Semaphore,
 }
 
-/// How long one sort of work has taken lately: for which namespaces it was long, and how many more times it is done aside.
+/// How slow one sort of work was recently: the namespaces where it was, and how many more times it runs aside there.
 #[derive(Default)]
 pub struct Lately(Mutex<HashMap<String, u32>>);
 
@@ -46,7 +46,7 @@ impl Default for Aside {
 }
 
 impl Aside {
-    /// Does work of a sort for a namespace.
+    /// Runs work of one sort for a namespace.
     pub async fn run<T>(&self, lately: &Lately, namespace: &str, work: impl FnOnce() -> T) -> T {
         if !is_aside(lately, namespace) {
             return lately.timed(namespace, work);
@@ -56,9 +56,9 @@ impl Aside {
         block_in_place(|| lately.timed(namespace, work))
     }
 
-    /// Does the next of what waits of a sort; aside, where each turn has to be waited for, all that there is for a while.
+    /// Runs the next waiting work of one sort; aside, where each turn must be waited for, as much as fits into a turn.
     ///
-    /// What many changes wake would otherwise fall behind one by one, with all those changes in memory.
+    /// Otherwise the wake-ups of many changes would fall behind one by one, with all those changes in memory.
     pub async fn run_some<T>(&self, lately: &Lately, waiting: &mut FairQueue<T>, work: impl Fn(T)) {
         let aside = waiting.next().is_some_and(|namespace| is_aside(lately, namespace));
         let mut next = || {
@@ -79,7 +79,7 @@ impl Aside {
     }
 }
 
-/// Whether work is done aside. (On a runtime of one thread, as in simulations, there is nowhere else to do it.)
+/// Whether work runs aside. (A single-threaded runtime, as in simulations, has no other thread for it.)
 fn is_aside(lately: &Lately, namespace: &str) -> bool {
     let flavor = || Handle::try_current().map(|handle| handle.runtime_flavor());
     lately.is_long(namespace) && matches!(flavor(), Ok(RuntimeFlavor::MultiThread))
@@ -110,7 +110,7 @@ impl Lately {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, u32>> {
-        // Each change is whole at once: what a panic left behind is sound.
+        // Each change is atomic: the state stays consistent after a panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -121,7 +121,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether a task of the same, only thread runs while work is done that waits for it.
+    /// Whether another task of the single-threaded runtime runs while work is awaited.
     async fn is_served_during(aside: &Aside, lately: &Lately, namespace: &str, patience: Duration) -> bool {
         let (served, heard) = mpsc::channel();
         let task = tokio::spawn(async move { served.send(()) });
@@ -168,7 +168,7 @@ mod tests {
         runtime.block_on(ends).unwrap();
     }
 
-    /// The CPU that long work has is taken: who is short waits for nobody.
+    /// The CPU for slow work is taken: fast work waits for nothing.
     #[test]
     fn what_is_long_for_one_namespace_holds_up_no_other() {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap();

@@ -1,4 +1,4 @@
-//! The end of CertificateSigningRequests: nobody deletes his own, and whoever may join could fill the store with them.
+//! Deletes old CertificateSigningRequests: nobody deletes their own, and joining machines could fill the store with them.
 //!
 //! Upstream: `pkg/controller/certificates/cleaner`.
 
@@ -11,9 +11,9 @@ use super::{Context, Plan, Row, Writes, meta, write::Write};
 use podwright_client::Key;
 
 const HOUR: Duration = Duration::from_secs(3600);
-/// How long a request stays that has its certificate, or will have none.
+/// How long a request is kept after it was issued, denied or failed.
 const SETTLED: Duration = HOUR;
-/// How long a request stays that waits for its approval or for its certificate.
+/// How long a request waits for approval or for its certificate.
 const PENDING: Duration = HOUR.saturating_mul(24);
 
 pub const ROW: Row = Row {
@@ -34,7 +34,7 @@ pub const ROW: Row = Row {
     },
 };
 
-/// When the request is to go.
+/// When the request expires.
 fn expiry(request: &CertificateSigningRequest) -> Timestamp {
     let status = request.status.as_ref();
     let since = |of: &str| {
@@ -50,7 +50,7 @@ fn expiry(request: &CertificateSigningRequest) -> Timestamp {
     }
 }
 
-/// Deletes the request when its time has come; exactly this state of it.
+/// Deletes an expired request, if it has not changed.
 pub fn plan(request: &CertificateSigningRequest, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     if meta::is_terminating(&request.metadata) {

@@ -1,8 +1,8 @@
-//! The clock watch: keys that wait are looked at anew when the clock was set, or when the machine has slept.
+//! Watches the clock: waiting keys are reconciled when the clock was set, or after the machine has slept.
 //!
-//! Who waits for a time of day (a CronJob, a deadline) waits for so much time to pass, by a clock that nobody sets and that
-//! stands still while the machine sleeps. A board that boots in the past and hears the time later would start a daily Job
-//! up to a day late. (Upstream looks at everything again twice a day, and so is hours late.)
+//! A key that waits for a time of day (a CronJob, a deadline) waits on a monotonic clock that stands still while the machine
+//! sleeps. A machine that boots with a wrong clock and synchronizes later would start a daily Job up to a day late. (Upstream
+//! resyncs twice a day, and so is hours late.)
 
 use std::time::Duration;
 
@@ -13,15 +13,15 @@ use tokio_util::sync::CancellationToken;
 use super::queue::Queue;
 use podwright_api::Env;
 
-/// How late a time of day may be found out to have come.
+/// The maximum delay after a time of day.
 pub const LOOK: Duration = Duration::from_secs(30);
-/// Clocks that are adjusted gently are no news.
+/// Slewing of the clock is ignored.
 const TOLERANCE: SignedDuration = SignedDuration::from_secs(1);
 
-/// Compares the time of day with the time that has passed until `shutdown`.
+/// Compares wall-clock time with elapsed time until `shutdown`.
 pub async fn watch(env: Env, queues: Vec<Queue>, shutdown: CancellationToken) {
     let start = Instant::now();
-    // When it began, as the clock tells it now.
+    // The start time according to the current wall clock.
     let begin = || {
         let passed = SignedDuration::try_from(start.elapsed()).unwrap_or(SignedDuration::MAX);
         env.now().checked_sub(passed).unwrap_or(jiff::Timestamp::MIN)

@@ -1,4 +1,4 @@
-//! Status conditions: how one is set so that its times mean what they say.
+//! Status conditions: sets them with correct times.
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -13,7 +13,7 @@ use k8s_openapi::{
 
 use super::meta;
 
-/// What all kinds of conditions have in common.
+/// Common to all types of conditions.
 pub trait Condition {
     fn new(kind: &str, status: &str, reason: &str, message: &str, now: Timestamp) -> Self;
     fn kind(&self) -> &str;
@@ -71,7 +71,7 @@ pub fn find<'a, C: Condition>(all: &'a [C], kind: &str) -> Option<&'a C> {
     all.iter().find(|c| c.kind() == kind)
 }
 
-/// Sets a condition. One that says the same stays as it is; one whose status stays keeps its transition time.
+/// Sets a condition. An equal one is left unchanged; one with the same status keeps its transition time.
 pub fn set<C: Condition>(all: &mut Vec<C>, new: C) {
     let same = |old: &C| old.status() == new.status() && old.reason() == new.reason() && old.message() == new.message();
     if !find(all, new.kind()).is_some_and(same) {
@@ -79,8 +79,8 @@ pub fn set<C: Condition>(all: &mut Vec<C>, new: C) {
     }
 }
 
-/// Sets a condition. One whose status and reason stay is kept as it is, with its first message (upstream's `SetCondition` of
-/// ReplicaSets): messages of refusals name what was to be made, another one each time.
+/// Sets a condition. One with the same status and reason is left unchanged, including its first message (upstream's `SetCondition`
+/// of ReplicaSets): messages of refusals name the object to be created, a different one each time.
 pub fn set_once<C: Condition>(all: &mut Vec<C>, new: C) {
     let same = |old: &C| old.status() == new.status() && old.reason() == new.reason();
     if !find(all, new.kind()).is_some_and(same) {
@@ -88,7 +88,7 @@ pub fn set_once<C: Condition>(all: &mut Vec<C>, new: C) {
     }
 }
 
-/// Sets a condition even if it says the same (its other times are news); the transition time follows the status.
+/// Sets a condition even if it is equal (its other times are news); the transition time follows the status.
 pub fn replace<C: Condition>(all: &mut Vec<C>, mut new: C) {
     match all.iter_mut().find(|old| old.kind() == new.kind()) {
         Some(old) => {

@@ -1,8 +1,9 @@
-//! Which object an owner reference names, and where it is: what is not it in all of that owns nothing, whatever uid is written.
+//! Which object an owner reference names, and where it is: only an object that matches all of the reference is an owner, whatever
+//! its uid.
 //!
-//! Upstream's garbage collector looks an owner up by its kind, place and name, and takes one of another uid for none at all; while it
-//! does not know that yet, any reference with the uid keeps the owner waiting. Whoever may write a reference could so keep what is
-//! not his from being deleted: here only those to the owner itself do.
+//! Upstream's garbage collector looks an owner up by kind, namespace and name, and treats one with another uid as absent; until it
+//! has done so, any reference with the uid keeps the owner waiting. So writers of references could block deletions of others'
+//! objects: here only complete references do.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
@@ -11,14 +12,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 pub struct Coordinates {
     pub group: String,
     pub kind: String,
-    /// None: it is of the cluster, and may own what is in any namespace.
+    /// `None`: it is cluster-scoped, and may own objects in any namespace.
     pub namespace: Option<String>,
     pub name: String,
     pub uid: String,
 }
 
 impl Coordinates {
-    /// Whether it owns an object of these metadata.
+    /// Whether it owns an object with this metadata.
     pub fn owns(&self, dependent: &ObjectMeta) -> bool {
         self.references(dependent).next().is_some()
     }
@@ -28,7 +29,7 @@ impl Coordinates {
         self.references(dependent).any(|owner| owner.block_owner_deletion == Some(true))
     }
 
-    /// Whether an object's reference is to it. Its version may be any: each has the same objects.
+    /// Whether an object's reference names it. Any version does: all have the same objects.
     pub fn is_named(&self, owner: &OwnerReference, dependent: &ObjectMeta) -> bool {
         (owner.uid == self.uid && owner.name == self.name && owner.kind == self.kind)
             && group(&owner.api_version) == self.group

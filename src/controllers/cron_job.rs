@@ -1,9 +1,8 @@
-//! CronJobs: Jobs made again and again, when their schedule says so.
+//! CronJobs: create Jobs on a schedule.
 //!
-//! Upstream: `pkg/controller/cronjob/cronjob_controllerv2.go`. What was started is read off the Jobs themselves: each bears
-//! the time that it was scheduled for, in its name and in an annotation. So a crash between a Job's creation and the status
-//! that tells of it neither loses the Job nor makes another. Times that a schedule names of before it was there are left out:
-//! the server notes when it was changed.
+//! Upstream: `pkg/controller/cronjob/cronjob_controllerv2.go`. The Jobs themselves show what was started: each has its scheduled
+//! time in its name and in an annotation. So a crash between a Job's creation and the status update neither loses the Job nor
+//! creates another. Scheduled times before the schedule was set are skipped: the server records when it changes.
 
 mod times;
 mod unseen;
@@ -29,7 +28,7 @@ use podwright_client::{Informers, Key, reference};
 pub use times::{Missed, NeverComes, most_recent};
 
 const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
-/// Clocks differ a little: a Job is started so much late rather than too early to be due.
+/// Clocks differ slightly: a Job is started this much late, rather than too early to be due.
 const PADDING: Duration = Duration::from_millis(100);
 
 pub const ROW: Row = Row {
@@ -54,14 +53,14 @@ pub const ROW: Row = Row {
     },
 };
 
-/// What one reconcile sees.
+/// The inputs of one reconcile.
 pub struct Inputs<'a> {
     pub cron: &'a CronJob,
-    /// The Jobs that it controls. One that its status tells of is missing among them only if the server has none such.
+    /// Its own Jobs. One that its status lists is only missing if the server does not have it.
     pub jobs: &'a [Arc<Job>],
-    /// Whether any Job in its namespace has a name.
+    /// Whether its namespace has any Job of this name.
     pub taken: &'a dyn Fn(&str) -> bool,
-    /// The zone of schedules that name none.
+    /// The time zone of schedules without one.
     pub local: &'a TimeZone,
     pub now: Timestamp,
 }
@@ -76,12 +75,12 @@ impl Inputs<'_> {
         reference(self.cron)
     }
 
-    /// The name of the Job of a time: the same whoever makes it, so that it is made once.
+    /// The name of the Job for a time: deterministic, so that it is created only once.
     fn name_at(&self, at: Timestamp) -> String {
         format!("{}-{}", meta::name(&self.cron.metadata), at.as_second().div_euclid(60))
     }
 
-    /// When a Job of the schedule was due; nothing for others, made by hand from the same template.
+    /// The scheduled time of a Job; `None` for Jobs created by hand from the same template.
     fn due(&self, job: &Job) -> Option<Timestamp> {
         let at: Timestamp = meta::annotation(&job.metadata, SCHEDULED)?.parse().ok()?;
         (self.name_at(at) == meta::name(&job.metadata)).then_some(at)
@@ -115,7 +114,8 @@ pub fn plan(view: &Inputs<'_>) -> Plan {
             plan.report = told;
             created.into()
         }
-        // What is replaced goes before the status forgets it, and before another begins: what fails in between is done again.
+        // Replaced Jobs are deleted before the status forgets them, and before another starts: whatever fails in between is
+        // retried.
         false => Work::from(first).then(Work::from(told).beside(created)),
     };
     let surplus: Vec<Write> = surplus(view).into_iter().map(|job| delete(view, job)).collect();
@@ -123,14 +123,14 @@ pub fn plan(view: &Inputs<'_>) -> Plan {
     plan
 }
 
-/// What the Jobs say.
+/// What the Jobs show.
 struct Seen {
     status: CronJobStatus,
-    /// Events that are told with the status: it does not show again what they are about.
+    /// Events to emit with the status, which records their cause only once.
     news: Vec<Note>,
 }
 
-/// The status that the Jobs make; `told` of what is so for longer.
+/// The status according to the Jobs; `told` collects events for lasting conditions.
 fn look(view: &Inputs<'_>, told: &mut Vec<Note>) -> Seen {
     let mut status = view.cron.status.clone().unwrap_or_default();
     let mut news = Vec::new();
@@ -178,7 +178,7 @@ fn succeeded(job: &Job) -> Option<Time> {
     done.and_then(|_| job.status.as_ref()?.completion_time.clone())
 }
 
-/// The oldest finished Jobs beyond what is to be kept.
+/// The oldest finished Jobs beyond the history limits.
 fn surplus<'a>(view: &Inputs<'a>) -> Vec<&'a Arc<Job>> {
     let spec = view.spec();
     let mut all = Vec::new();
@@ -189,7 +189,7 @@ fn surplus<'a>(view: &Inputs<'a>) -> Vec<&'a Arc<Job>> {
             job::finished(job).is_some_and(|finished| finished.type_ == kind) && !meta::is_terminating(&job.metadata)
         };
         let mut finished: Vec<&Arc<Job>> = view.jobs.iter().filter(is_it).collect();
-        // Who never started comes last.
+        // Jobs that never started come last.
         finished.sort_by_key(|job| {
             let started = job.status.as_ref().and_then(|status| status.start_time.as_ref()).map(|time| Reverse(time.0));
             (Reverse(started), meta::name(&job.metadata).to_owned())
@@ -233,7 +233,7 @@ fn start<'a>(view: &Inputs<'a>, status: &CronJobStatus, told: &mut Vec<Note>) ->
     };
     let last = since(view, status);
     let deadline = spec.starting_deadline_seconds.map(|seconds| Duration::from_secs(seconds.unsigned_abs()));
-    // What is older than the deadline is not started any more, so it is not looked at either.
+    // Times older than the deadline are not started any more, so they are not examined.
     let oldest = deadline.and_then(|deadline| view.now.checked_sub(deadline).ok());
     let from = oldest.map_or(last, |oldest| oldest.max(last));
     let (found, missed) = match most_recent(&schedule, &zone, from, view.now) {
@@ -257,21 +257,21 @@ fn start<'a>(view: &Inputs<'a>, status: &CronJobStatus, told: &mut Vec<Note>) ->
     decide(view, status, told, at, wait.unwrap_or(Duration::MAX))
 }
 
-/// The time up to which the schedule has been seen to, or was another one.
+/// The time up to which the schedule was handled, or was a different one.
 fn since(view: &Inputs<'_>, status: &CronJobStatus) -> Timestamp {
     let last = status.last_schedule_time.as_ref().map_or_else(|| meta::created(&view.cron.metadata), |time| time.0);
     let changed = meta::annotation(&view.cron.metadata, SCHEDULED_SINCE).and_then(|text| text.parse().ok());
     changed.map_or(last, |changed: Timestamp| changed.max(last))
 }
 
-/// When the schedule comes next after now. (It counts from `last`: that matters for `@every`.)
+/// The next scheduled time after now. (It counts from `last`, which matters for `@every`.)
 fn next(schedule: &Schedule, zone: &TimeZone, last: Timestamp, now: Timestamp) -> Option<Duration> {
     let (found, _) = most_recent(schedule, zone, last, now).unwrap_or((Some(now), Missed::None));
     let at = schedule.next(found.unwrap_or(last), zone)?;
     meta::until(now, meta::later(at, PADDING))
 }
 
-/// A time that has come, for which nothing was started, and for which it is too late now.
+/// The event for a missed time that is too late to start.
 fn too_late(view: &Inputs<'_>, missed: Option<Timestamp>) -> Option<Note> {
     let at = missed.filter(|at| !(view.taken)(&view.name_at(*at)))?;
     let when = at.strftime("%a, %d %b %Y %H:%M:%S +0000");
@@ -307,7 +307,7 @@ fn decide<'a>(
     Start::Now { at, replaced, wait }
 }
 
-/// The Job of a time.
+/// Creates the Job for a time.
 fn create(view: &Inputs<'_>, at: Timestamp) -> Write {
     let template = view.spec().job_template.clone();
     let from = template.metadata.unwrap_or_default();
@@ -332,7 +332,7 @@ fn create(view: &Inputs<'_>, at: Timestamp) -> Write {
     ))
 }
 
-/// A time as its zone tells it; without one that is UTC.
+/// A time in its zone, or in UTC.
 fn rfc3339(at: Timestamp, zone: Option<&str>) -> String {
     let zone = zone.and_then(|name| TimeZone::get(name).ok()).unwrap_or(TimeZone::UTC);
     let zoned = at.to_zoned(zone);

@@ -1,8 +1,8 @@
-//! Disruption budgets: how many of a set of Pods may be evicted now. Evictions count it down themselves; here it is counted
-//! anew whenever a Pod or the scale of its controller changes.
+//! Disruption budgets: how many of a set of Pods may be evicted now. Evictions decrement the count; it is recomputed here whenever
+//! a Pod or its controller's scale changes.
 //!
-//! Upstream: `pkg/controller/disruption`. Two controllers: the budgets' status, and Pods that were to be disrupted and were
-//! not.
+//! Upstream: `pkg/controller/disruption`. Two controllers: one for the budgets' status, and one for Pods whose announced disruption
+//! did not happen.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -32,9 +32,9 @@ use super::{
 use podwright_api::{Request, selector};
 use podwright_client::{Key, reference};
 
-/// A Pod that was evicted and is not being deleted after so long will not be.
+/// An evicted Pod that is not terminating after this time will not be deleted.
 const DELETION_TIMEOUT: Duration = Duration::from_secs(120);
-/// When a scale is asked for again that the server does not tell.
+/// When to ask again for a scale that the server did not return.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 const ALLOWED: &str = "DisruptionAllowed";
 const TARGET: &str = "DisruptionTarget";
@@ -53,7 +53,7 @@ pub const ROW: Row = Row {
                 }
             }
         });
-        // Replicas that are wished for and cannot be made change no Pod.
+        // Desired replicas that cannot be created change no Pod.
         watches.on(&informers.deployments, |world, queue, change| {
             let replicas = |d: &std::sync::Arc<_>| super::deployment::replicas(d);
             if change.old.as_ref().map(replicas) != change.new.as_ref().map(replicas) {
@@ -100,8 +100,8 @@ pub const STALE: Row = Row {
     },
 };
 
-/// Whether a Pod counts. The empty selector selects every Pod of the namespace, and none selects nothing. A mirror does not
-/// count: no eviction ends what it shows, and any node makes one look like any Pod.
+/// Whether a Pod counts. An empty selector selects every Pod of the namespace, a missing one none. Mirror Pods do not count:
+/// eviction does not end the Pods that they represent, and any node can create one that resembles any Pod.
 fn counts(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
     let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
     let selects = |given: &LabelSelector| selects_all(given) || meta::selects(given, &pod.metadata);
@@ -122,18 +122,18 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     plan(&budget, &pods, &|owner| scales::of(context, owner, &key.namespace), context.now)
 }
 
-/// How many Pods there should be, and how many of them healthy.
+/// The expected number of Pods, and how many of them must be healthy.
 struct Expected {
     pods: i32,
     healthy: i32,
-    /// Pods that no controller would replace are not counted.
+    /// Pods without a controller to replace them do not count.
     unmanaged: bool,
 }
 
-/// Why that is not known.
+/// Why this is unknown.
 enum Unknown {
     Ask(Vec<Request>),
-    /// `again`: it is asked again later.
+    /// `again`: retry later.
     Failed {
         why: String,
         again: bool,
@@ -144,7 +144,7 @@ fn failed(why: impl Into<String>) -> Unknown {
     Unknown::Failed { why: why.into(), again: false }
 }
 
-/// What a budget needs that selects these Pods.
+/// Plans a budget that selects these Pods.
 pub fn plan(
     budget: &PodDisruptionBudget,
     pods: &[&Pod],
@@ -184,7 +184,7 @@ pub fn plan(
             status.current_healthy = healthy;
             status.desired_healthy = expected.healthy;
             status.expected_pods = expected.pods;
-            // A budget that selects no Pods yet allows nothing, so that the first ones are not evicted before they are counted.
+            // A budget without Pods allows nothing, so that the first ones are not evicted before they are counted.
             status.disruptions_allowed =
                 if expected.pods > 0 { healthy.saturating_sub(expected.healthy).max(0) } else { 0 };
             status.disrupted_pods = (!disrupted.is_empty()).then_some(disrupted);
@@ -197,7 +197,7 @@ pub fn plan(
             set_allowed(status, condition(allowed, reason, observed, now));
         }
     }
-    // What the status says has been told with it, and is not told again.
+    // Notes about the status are emitted when it is written, not again.
     let (lasting, news) = plan.notes.into_iter().partition(|note| note.reason == "NotDeleted");
     plan.notes = lasting;
     plan.report = Write::shared_status(budget, &new).map(|write| Write { done: news, ..write });
@@ -243,7 +243,7 @@ fn expected(
     }
 }
 
-/// The sum of the scales of all controllers of these Pods, and whether some have none.
+/// The sum of the scales of all these Pods' controllers, and whether some have none.
 fn scaled(pods: &[&Pod], scale: &dyn Fn(&OwnerReference) -> Scale) -> Result<(i32, bool), Unknown> {
     let mut unmanaged = false;
     let mut questions = Vec::new();
@@ -274,7 +274,7 @@ fn scaled(pods: &[&Pod], scale: &dyn Fn(&OwnerReference) -> Scale) -> Result<(i3
     }
 }
 
-/// The Pods that were evicted and whose deletion is still awaited.
+/// Evicted Pods whose deletion is still expected.
 fn disrupted(budget: &PodDisruptionBudget, pods: &[&Pod], now: Timestamp, plan: &mut Plan) -> BTreeMap<String, Time> {
     let mut awaited = BTreeMap::new();
     let Some(known) = budget.status.as_ref().and_then(|status| status.disrupted_pods.as_ref()) else { return awaited };
@@ -324,17 +324,17 @@ fn set_allowed(status: &mut PodDisruptionBudgetStatus, mut new: MetaCondition) {
     }
 }
 
-/// When it is known that a Pod that was to be disrupted will not be.
+/// When to conclude that an announced disruption does not happen.
 fn stale_at(pod: &Pod) -> Option<Timestamp> {
     let condition = meta::pod_condition(pod, TARGET)?;
-    // The node's own word holds however long the end takes.
+    // The node's own condition stays valid however long termination takes.
     let own = condition.reason.as_deref() == Some("TerminationByKubelet");
     let stays = meta::is_active(pod) && condition.status == "True" && !own;
     let since = condition.last_transition_time.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
     stays.then(|| meta::later(since, DELETION_TIMEOUT))
 }
 
-/// A Pod that was to be disrupted and was not says so no longer.
+/// Clears the disruption condition of a Pod that was not disrupted.
 pub fn stale(pod: &Pod, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     let Some(at) = stale_at(pod) else { return plan };

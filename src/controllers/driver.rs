@@ -1,8 +1,8 @@
-//! The driver: takes keys from a controller's queue, has them reconciled, and carries the plans out. All I/O is here.
+//! The driver: takes keys from a controller's queue, reconciles them, and executes the plans. All I/O is here.
 //!
-//! A key is reconciled only when the shared informers show everything that its last plan wrote. The store numbers all
-//! changes with one revision, so this is one comparison per resource; it takes the place of upstream's counted
-//! expectations, and is why a ReplicaSet never creates a Pod twice.
+//! A key is reconciled only when the informers show everything that its last plan wrote. The store numbers all changes with a
+//! single revision, so this is one comparison per resource; it replaces upstream's counted expectations, and ensures that a
+//! ReplicaSet never creates a Pod twice.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -37,17 +37,17 @@ mod claim_users;
 
 use claim_users::UnusedClaims;
 
-/// How many guards of one write are asked for at once.
+/// How many guards of one write are checked concurrently.
 const GUARDS: usize = 16;
 
-/// How long all guards of one write take at most.
+/// The time limit for all guards of one write.
 const CHECKED: Duration = Duration::from_secs(60);
 
-/// How long a key waits for the informers at most before it looks again; they wake it themselves, this is for when the
-/// awaited change was of an object that no longer concerns the key.
+/// How long a key waits for the informers before it checks again; they wake it themselves, except when the expected change is to an
+/// object that no longer concerns the key.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
-/// Drives one controller.
+/// Runs one controller.
 pub(super) struct Driver {
     pub row: &'static Row,
     pub world: Arc<World>,
@@ -55,19 +55,19 @@ pub(super) struct Driver {
     pub env: Env,
     pub recorder: Recorder,
     pub queue: Queue,
-    /// What is known of keys that are not at rest.
+    /// The state of keys that are not settled.
     pub memory: Mutex<HashMap<Key, Memory>>,
-    /// How long its plans have taken.
+    /// How long its recent plans took.
     pub lately: Lately,
     pub unused: UnusedClaims,
 }
 
-/// What is remembered of a key from one reconcile to the next.
+/// The state of a key between reconciles.
 #[derive(Default)]
 pub(super) struct Memory {
     awaited: Vec<Awaited>,
     failures: Vec<Failure>,
-    /// Where its last plan has left off, and whether something has been refused since that round began.
+    /// Where its last plan stopped, and whether a write was refused since that round began.
     left_off: Option<(Item, bool)>,
 }
 
@@ -96,11 +96,11 @@ impl Driver {
             (None, false) => self.queue.forget(key),
             (None, true) => self.queue.add_rate_limited(key.clone()),
         }
-        // What is due for another reason does not wait for what was refused; what was to come at once does.
+        // Other due times do not wait for the back-off of a refused write; an immediate requeue does.
         if let Some(delay) = requeue_after.filter(|delay| !is_refused || !delay.is_zero()) {
             self.queue.add_after(key.clone(), delay);
         }
-        // Its object may be gone by then, and wake nobody: what is remembered goes then.
+        // The object may be gone by then, so nothing would wake the key: its state is removed then.
         if !awaited.is_empty() && matches!(self.row.writes, Writes::AnySeenByMetadata) {
             self.queue.add_after(key.clone(), LOOK_AGAIN);
         }
@@ -116,7 +116,7 @@ impl Driver {
         };
     }
 
-    /// What the key needs, once its questions are answered.
+    /// Plans the key, once its questions are answered.
     async fn plan(&self, key: &Key, known: &Memory) -> Plan {
         let mut live_reads = LiveReads::default();
         loop {
@@ -137,7 +137,7 @@ impl Driver {
         }
     }
 
-    /// Leaves out Pods for which their namespace has no room now, and those whose maker's last ones have ended too soon.
+    /// Drops Pods for which their namespace has no room now, and those of owners whose last ones failed too soon.
     fn pace(&self, namespace: &str, plan: &mut Plan) {
         let wanted = plan.work.slow().filter(|write| makes_pod(&write.request)).count();
         if wanted == 0 {
@@ -162,7 +162,7 @@ impl Driver {
         }
     }
 
-    /// What is remembered of `key`, once the informers show what was written for it.
+    /// The state of `key`, once the informers show what was written for it.
     fn ready(&self, key: &Key) -> Option<Memory> {
         let mut memory = self.memory();
         let Some(known) = memory.get_mut(key) else { return Some(Memory::default()) };
@@ -172,7 +172,8 @@ impl Driver {
         awaited.is_empty().then(ready)
     }
 
-    /// Carries a plan out on behalf of a namespace: what the informers must show before the key's next one, and what was refused.
+    /// Executes a plan on behalf of a namespace: returns what the informers must show before the key's next one, and what was
+    /// refused.
     async fn execute(&self, of: &str, mut plan: Plan) -> (Vec<Awaited>, Vec<Refusal>) {
         for note in std::mem::take(&mut plan.notes) {
             self.tell(note, "");
@@ -188,11 +189,11 @@ impl Driver {
         (awaited, refused)
     }
 
-    /// Does one write: what the informers must show of it.
+    /// Executes one write: returns what the informers must show of it.
     async fn write(&self, of: &str, write: Write) -> Result<Option<Awaited>, Refusal> {
         let Write { request, guards, done, failed, reported, never_passes } = write;
         if !self.row.writes.include(&request.resource) {
-            // A mistake in its row.
+            // A bug in its row.
             let (controller, resource) = (self.row.name, &request.resource);
             tracing::error!(
                 controller,
@@ -202,7 +203,7 @@ impl Driver {
             let message = format!("controller {controller:?} does not say that it writes {resource:?}");
             return Err(Refusal { status: Status::internal(message), failure: None });
         }
-        // An object says how many owners it has: they are asked for some at a time, until one refuses.
+        // Objects have any number of owners: their guards are checked in batches, until one refuses.
         let checks: Vec<_> = guards.iter().map(|guard| self.check(of, guard)).collect();
         let checked = stream::iter(checks).buffered(GUARDS).try_collect();
         let late = |_| Err(Status::timeout("what the write depends on was not known in time"));
@@ -225,10 +226,10 @@ impl Driver {
                     Writes::Any | Writes::Of(_) => Awaited::after(&self.world.informers, &request, answer),
                 })
             }
-            // What shall be deleted is not there. (A conflict is another matter: the object has changed, or was replaced
-            // by a namesake; what to do about it is decided anew when that is seen.)
+            // The object to delete is already gone. (A conflict is different: the object has changed, or was replaced by another of
+            // the same name; the next event leads to a new decision.)
             Err(status) if request.verb == Verb::Delete && status.is_not_found() => Ok(None),
-            // Its namespace ends, and it with it.
+            // Its namespace is terminating, and its content with it.
             Err(status) if request.verb == Verb::Create && is_ending(&status) => Ok(None),
             Err(status) => {
                 let passing = status.is_conflict() || status.is_already_exists() || status.is_not_found();
@@ -287,7 +288,7 @@ impl Driver {
         }
     }
 
-    /// What others serve in namespaces is known, and is all among `resources`.
+    /// Succeeds if the namespaced resources of other servers are known, and all are in `resources`.
     async fn must_be_discovered(&self, resources: &[String]) -> Result<(), Status> {
         let request = Request { resource: <APIService as Typed>::resource(), ..Request::default() };
         let services = self.client.collection::<APIService>(request).await?.items;
@@ -307,7 +308,7 @@ impl Driver {
         }
     }
 
-    /// The uids of the objects that carry a finalizer.
+    /// The uids of the objects with a finalizer.
     async fn holders(&self, resource: &str, namespace: &str, finalizer: &str) -> Result<HashSet<String>, Status> {
         let request = Request {
             verb: Verb::List,
@@ -348,7 +349,7 @@ impl Driver {
             Ok(Some(child)) => {
                 Err(Status::conflict(resource, "", &child, "its owner is about to go, and it is not seen yet"))
             }
-            // The kind is no more.
+            // The kind no longer exists.
             Err(status) if status.is_not_found() => Ok(()),
             Err(status) => Err(status),
         }
@@ -365,7 +366,7 @@ impl Driver {
         };
         match self.call(of, request).await {
             Ok(response) => Ok(answer(&response)),
-            // That there is no such resource says nothing of what somebody else serves, or did a moment ago.
+            // A missing resource says nothing about another server's, or one that existed a moment ago.
             Err(status) if status.is_not_found() && (names_it(&status) || !is_others(resource)) => Ok(None),
             Err(status) => Err(status),
         }
@@ -385,7 +386,7 @@ impl Driver {
         }
     }
 
-    /// A request on behalf of a namespace, which does not wait long for what others serve.
+    /// A request on behalf of a namespace, with a short timeout for other servers' resources.
     async fn call(&self, of: &str, request: Request) -> Result<Response, Status> {
         let (verb, resource) = (request.verb, request.resource.clone());
         self.world.patience.wait(of, (verb, &resource), self.client.call(request)).await
@@ -408,25 +409,25 @@ fn makes_pod(request: &Request) -> bool {
     request.verb == Verb::Create && request.resource == "pods"
 }
 
-/// Those of an object, as far as they can be read.
+/// An object's metadata, as far as it can be parsed.
 fn metadata(object: &Object) -> ObjectMeta {
     ObjectMeta::deserialize(&object.0["metadata"]).unwrap_or_default()
 }
 
-/// Whether a resource is somebody else's, by its name: `things.ext.example.com/v1`.
+/// Whether a resource's name is that of another server's: `things.ext.example.com/v1`.
 fn is_others(resource: &str) -> bool {
     resource.split_once('/').is_some_and(|(_, version)| !version.is_empty())
 }
 
-/// Whether it is an object that is not found.
+/// Whether it reports that an object was not found.
 fn names_it(status: &Status) -> bool {
     status.details.as_ref().is_some_and(|details| !details.name.is_empty())
 }
 
-/// Why a write was not done.
+/// Why a write failed.
 struct Refusal {
     status: Status,
-    /// What the next reconcile is told, for failures that the controller wants to report.
+    /// Passed to the next reconcile, for failures that the controller reports.
     failure: Option<Failure>,
 }
 

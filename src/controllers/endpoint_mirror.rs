@@ -1,6 +1,6 @@
-//! The mirror: EndpointSlices of the Endpoints that users write for Services without a selector.
+//! The mirror: EndpointSlices for user-written Endpoints of Services without a selector.
 //!
-//! Upstream: `pkg/controller/endpointslicemirroring`. There is one slice for each set of ports and each family.
+//! Upstream: `pkg/controller/endpointslicemirroring`. There is one slice for each set of ports and each address family.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -24,13 +24,13 @@ use super::{
 };
 use podwright_client::{Informers, Key, reference};
 
-/// The most addresses of a subset that are mirrored.
+/// The most mirrored addresses of a subset.
 const MOST: usize = 1000;
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 const MANAGER: &str = "endpointslicemirroring-controller.k8s.io";
 const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
-/// Endpoints were once used to elect leaders.
+/// Endpoints were once used for leader election.
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
@@ -61,7 +61,7 @@ fn is_ours(slice: &EndpointSlice) -> bool {
     slice.metadata.labels.as_ref().and_then(|labels| labels.get(MANAGED_BY)).is_some_and(|by| by == MANAGER)
 }
 
-/// Whether these Endpoints are a user's, for a Service that says nothing of its Pods.
+/// Whether these Endpoints are user-written, for a Service without a selector.
 fn is_mirrored(service: Option<&Service>, endpoints: &Endpoints) -> bool {
     let skipped =
         endpoints.metadata.labels.as_ref().and_then(|labels| labels.get(SKIP)).is_some_and(|skip| skip == "true");
@@ -72,7 +72,7 @@ fn is_mirrored(service: Option<&Service>, endpoints: &Endpoints) -> bool {
     !skipped && !leads && !meta::is_terminating(&endpoints.metadata) && service.is_some_and(|service| !selects(service))
 }
 
-/// What the slices need that mirror these Endpoints; `slices` are those there are.
+/// Plans the slices that mirror these Endpoints; `slices` are the existing ones.
 pub fn plan(service: Option<&Service>, endpoints: Option<&Endpoints>, slices: &[Arc<EndpointSlice>]) -> Plan {
     let mut plan = Plan::default();
     let mirrored = endpoints.filter(|endpoints| is_mirrored(service, endpoints));
@@ -105,12 +105,12 @@ pub fn plan(service: Option<&Service>, endpoints: Option<&Endpoints>, slices: &[
     plan
 }
 
-/// What tells a slice from others of the same Endpoints.
+/// Identifies a slice among those of the same Endpoints.
 fn identity(slice: &EndpointSlice) -> (&str, Signature<'_>) {
     (&slice.address_type, signature(slice.ports.as_deref().unwrap_or_default()))
 }
 
-/// The slices as they shall be: one for each family and list of ports.
+/// The desired slices: one for each family and list of ports.
 fn wanted(endpoints: &Endpoints, plan: &mut Plan) -> Vec<EndpointSlice> {
     let mut slices: Vec<EndpointSlice> = Vec::new();
     let mut known: HashMap<(Signature<'_>, &str), usize> = HashMap::new();

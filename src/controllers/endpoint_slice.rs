@@ -1,7 +1,7 @@
-//! EndpointSlices: which Pods stand behind a Service, at most a hundred of them a slice.
+//! EndpointSlices: the Pods behind a Service, at most a hundred per slice.
 //!
-//! Upstream: `staging/src/k8s.io/endpointslice/reconciler.go`. Services without a selector are left alone. Slices of a Service
-//! that is no more are not taken over by a namesake: the garbage collector would take them away from under it.
+//! Upstream: `staging/src/k8s.io/endpointslice/reconciler.go`. Services without a selector are ignored. A new Service does not
+//! adopt the slices of a deleted one of the same name: the garbage collector would delete them.
 
 mod hints;
 pub(super) mod ports;
@@ -28,13 +28,13 @@ use super::{
 use podwright_client::{Delta, Informers, Key, reference};
 use ports::{Groups, Signature, Targets, signature};
 
-/// The most endpoints of a slice.
+/// The most endpoints in a slice.
 const MOST: usize = 100;
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 const MANAGER: &str = "endpointslice-controller.k8s.io";
 const HEADLESS: &str = "service.kubernetes.io/headless";
-/// The label of a namespace in which an administrator lets static Pods stand behind Services.
+/// The label on a namespace whose administrator allows static Pods as endpoints of Services.
 pub const STATIC_ENDPOINTS: &str = "podwright/static-endpoints";
 
 pub const ROW: Row = Row {
@@ -67,7 +67,7 @@ pub const ROW: Row = Row {
     reconcile,
 };
 
-/// A Pod's change wakes the Services that select it, if it can change an endpoint.
+/// Wakes the Services that select a changed Pod, if the change can affect an endpoint.
 pub(super) fn wake_services(world: &Arc<World>, queue: &Queue, change: &Delta<Pod>) {
     let pods: Vec<Arc<Pod>> = change.old.iter().chain(&change.new).cloned().collect();
     if let [old, new] = pods.as_slice()
@@ -78,7 +78,7 @@ pub(super) fn wake_services(world: &Arc<World>, queue: &Queue, change: &Delta<Po
     wake_selecting(world, queue, &change.key.namespace, &pods);
 }
 
-/// A namespace's label may let static Pods in or out.
+/// A namespace's label may include or exclude static Pods.
 pub(super) fn wake_namespace(world: &Arc<World>, queue: &Queue, change: &Delta<Namespace>) {
     let lets = |namespace: &Option<Arc<Namespace>>| namespace.as_deref().is_some_and(lets_static_pods);
     if lets(&change.old) != lets(&change.new) {
@@ -110,7 +110,7 @@ fn wake_selecting(world: &World, queue: &Queue, namespace: &str, pods: &[Arc<Pod
     }
 }
 
-/// Whether a change of a Pod can change no endpoint.
+/// Whether a change of a Pod affects no endpoint.
 fn same_endpoint(old: &Pod, new: &Pod) -> bool {
     let facts = |pod: &Pod| {
         let addresses = pod.status.as_ref().and_then(|status| status.pod_ips.clone());
@@ -126,15 +126,15 @@ fn is_ours(slice: &EndpointSlice) -> bool {
     slice.metadata.labels.as_ref().and_then(|labels| labels.get(MANAGED_BY)).is_some_and(|by| by == MANAGER)
 }
 
-/// The Service's selector; none where somebody else manages the endpoints.
+/// The Service's selector; `None` if somebody else manages its endpoints.
 fn selector(spec: &ServiceSpec) -> Option<&BTreeMap<String, String>> {
     spec.selector.as_ref().filter(|map| !map.is_empty() && spec.type_.as_deref() != Some("ExternalName"))
 }
 
-/// The Pods behind a Service; none where its endpoints are not made here, or no longer.
+/// The Pods behind a Service; `None` if its endpoints are not, or no longer, managed here.
 ///
-/// Mirrors of static Pods are left out unless the namespace lets them: any node makes one in any namespace, with any labels, and
-/// would so take the traffic of any Service. (Upstream lets it.)
+/// Mirrors of static Pods are excluded unless the namespace allows them: any node can create one in any namespace with any labels,
+/// and so attract the traffic of any Service. (Upstream includes them.)
 pub(super) fn behind(informers: &Informers, service: &Service) -> Option<Vec<Arc<Pod>>> {
     let selector = service.spec.as_ref().and_then(selector).filter(|_| !meta::is_terminating(&service.metadata))?;
     let mut pods = informers.pods.list_namespace(meta::namespace(&service.metadata));
@@ -164,7 +164,7 @@ fn is_owned(slice: &EndpointSlice, service: &Service) -> bool {
     slice.metadata.owner_references.iter().flatten().any(is_it)
 }
 
-/// What a Service's slices need, given the Pods that it selects, the slices that are ours, and the nodes that are known.
+/// Plans a Service's slices, given the Pods that it selects, its managed slices, and the known nodes.
 pub fn plan(
     service: &Service,
     pods: &[Arc<Pod>],
@@ -199,7 +199,7 @@ pub fn plan(
     if burst.is_cut {
         plan.requeue(Duration::ZERO);
     } else {
-        // Who is behind the Service is said in its own slices before the others go.
+        // The Service's own slices are complete before foreign ones are deleted.
         plan.then(told(foreign.into_iter().map(Write::delete).collect()));
     }
     if !plan.is_empty() {
@@ -213,12 +213,12 @@ pub fn plan(
 struct Burst {
     writes: Vec<Write>,
     bytes: usize,
-    /// Something is left for the next plan.
+    /// The next plan continues.
     is_cut: bool,
 }
 
 impl Burst {
-    /// Takes one more, if there is room for it.
+    /// Adds one more, if there is room for it.
     fn add(&mut self, write: impl FnOnce() -> Option<Write>) {
         if self.bytes >= BURST_BYTES {
             self.is_cut = true;
@@ -229,7 +229,7 @@ impl Burst {
     }
 }
 
-/// Endpoints by the ports that they serve: a named targetPort may be another number in another Pod.
+/// Endpoints by the ports that they serve: a named targetPort may have different numbers in different Pods.
 type Wanted = Vec<(Vec<EndpointPort>, Vec<Endpoint>)>;
 
 fn endpoints(
@@ -247,7 +247,7 @@ fn endpoints(
             continue;
         }
         let node = meta::node_name(pod).and_then(&node_of);
-        // Nobody can say how a Pod is whose node is no more; it is removed soon.
+        // The state of a Pod on a deleted node is unknown; it is removed soon.
         if node.is_none() && spec.publish_not_ready_addresses != Some(true) {
             continue;
         }
@@ -267,13 +267,13 @@ pub(super) fn addresses(pod: &Pod, family: &str) -> Vec<String> {
     all.into_iter().filter(|ip| ip.contains(':') == (family == "IPv6")).map(str::to_owned).collect()
 }
 
-/// The name under the Service's that a Pod asks for.
+/// The hostname that a Pod requests below the Service's name.
 pub(super) fn hostname(service: &Service, pod: &Pod) -> Option<String> {
     let spec = pod.spec.as_ref().filter(|spec| spec.subdomain == service.metadata.name)?;
     spec.hostname.clone().filter(|name| !name.is_empty())
 }
 
-/// Who stands behind an address.
+/// The target of an endpoint.
 pub(super) fn target(pod: &Pod) -> ObjectReference {
     ObjectReference {
         kind: Some("Pod".into()),
@@ -304,7 +304,7 @@ fn endpoint(service: &Service, spec: &ServiceSpec, pod: &Pod, addresses: Vec<Str
     Endpoint { hints: hints::hints(spec.traffic_distribution.as_deref(), &endpoint), ..endpoint }
 }
 
-/// A slice as it is (none: it does not exist yet) and as it shall be, but for the labels.
+/// A slice in its current state (`None`: new) and its desired state, except for labels.
 struct Slice<'a> {
     old: Option<&'a EndpointSlice>,
     new: EndpointSlice,
@@ -319,7 +319,7 @@ impl Slice<'_> {
     }
 }
 
-/// Spreads the endpoints over the old slices and, where they have no room, new ones, changing as few as possible.
+/// Distributes the endpoints over the existing slices and, if these are full, new ones, with as few changes as possible.
 fn slice_up(service: &Service, family: &str, wanted: Wanted, old: &[&EndpointSlice], burst: &mut Burst) {
     let emptied = |old: &EndpointSlice| {
         let mut new = old.clone();
@@ -327,7 +327,7 @@ fn slice_up(service: &Service, family: &str, wanted: Wanted, old: &[&EndpointSli
         new.metadata.labels = None;
         new
     };
-    // Each ports' slices are known by them: there may be as many ports as Pods.
+    // Slices are indexed by their ports: there may be as many ports as Pods.
     let mut with_ports: HashMap<Signature<'_>, Vec<usize>> = HashMap::new();
     for (at, old) in old.iter().enumerate() {
         with_ports.entry(signature(old.ports.as_deref().unwrap_or_default())).or_default().push(at);
@@ -345,7 +345,7 @@ fn slice_up(service: &Service, family: &str, wanted: Wanted, old: &[&EndpointSli
     slices.append(&mut made);
     let (labels, mut stays) = (labels(service), 0);
     if slices.iter().all(|slice| slice.new.endpoints.is_empty()) {
-        // A Service without endpoints has one empty slice, which says just that.
+        // A Service without endpoints has one empty slice to show that.
         if slices.is_empty() {
             slices.push(Slice { old: None, new: blank(service, family, &[], Vec::new()) });
         }
@@ -357,7 +357,7 @@ fn slice_up(service: &Service, family: &str, wanted: Wanted, old: &[&EndpointSli
     }
 }
 
-/// Leaves endpoints in those slices where they are; returns those that are in none yet.
+/// Leaves endpoints in their existing slices; returns the others.
 fn stay(slices: &mut [Slice<'_>], those: &[usize], endpoints: Vec<Endpoint>) -> Vec<Endpoint> {
     let uid = |endpoint: &Endpoint| endpoint.target_ref.as_ref().and_then(|target| target.uid.clone());
     let order: Vec<Option<String>> = endpoints.iter().map(uid).collect();
@@ -371,8 +371,8 @@ fn stay(slices: &mut [Slice<'_>], those: &[usize], endpoints: Vec<Endpoint>) -> 
     order.iter().filter_map(|uid| wanted.remove(uid)).collect()
 }
 
-/// Puts endpoints where there is room: in slices that change anyway, then all that is left in the fullest slice that
-/// takes it. Returns what would need new slices.
+/// Places endpoints: first in slices that change anyway, then all the rest in the fullest slice with enough room. Returns those
+/// that need new slices.
 fn fill(slices: &mut [Slice<'_>], those: &[usize], mut endpoints: Vec<Endpoint>) -> Vec<Endpoint> {
     for at in those {
         let slice = &mut slices[*at];
@@ -420,13 +420,13 @@ fn labels(service: &Service) -> BTreeMap<String, String> {
     labels
 }
 
-/// What has to be written for one slice; an empty one is deleted unless it is to be kept.
+/// The write for one slice; an empty one is deleted unless `keep` is set.
 fn write(slice: &Slice<'_>, keep: bool, labels: &BTreeMap<String, String>) -> Option<Write> {
     if let Some(old) = slice.old {
         if slice.new.endpoints.is_empty() && !keep {
             return Some(Write::delete(old));
         }
-        // Of thousands of endpoints most stay as they are: comparing them costs less than writing them out to compare that.
+        // Most of thousands of endpoints are unchanged: comparing them costs less than serializing them.
         if !slice.changed() && old.metadata.labels.as_ref() == Some(labels) {
             return None;
         }

@@ -1,5 +1,5 @@
-//! Endpoints: the older form of EndpointSlices, one object for each Service with a selector, of its first family and with
-//! at most a thousand addresses.
+//! Endpoints: the predecessor of EndpointSlices, one object for each Service with a selector, with its first address family and at
+//! most a thousand addresses.
 //!
 //! Upstream: `pkg/controller/endpoint`.
 
@@ -36,7 +36,7 @@ pub const ROW: Row = Row {
         let informers = &watches.world.informers.clone();
         watches.own(&informers.services);
         watches.on(&informers.endpoints, |_, queue, change| {
-            // Others' are none of our business; one that is gone may have been ours.
+            // Others' are ignored; a deleted one may have been ours.
             if change.new.as_ref().is_none_or(|endpoints| is_ours(endpoints)) {
                 queue.add(change.key.clone());
             }
@@ -65,7 +65,7 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     plan(&service, &pods, known.as_deref())
 }
 
-/// What the Endpoints of a Service need, given the Pods that it selects.
+/// Plans the Endpoints of a Service, given the Pods that it selects.
 pub fn plan(service: &Service, pods: &[Arc<Pod>], known: Option<&Endpoints>) -> Plan {
     let mut subsets = subsets(service, pods);
     let truncated = truncate(&mut subsets);
@@ -113,14 +113,14 @@ pub fn plan(service: &Service, pods: &[Arc<Pod>], known: Option<&Endpoints>) -> 
     plan
 }
 
-/// Addresses by what is served at them: ports with the same addresses are one subset.
+/// Groups addresses by what is served at them: ports with the same addresses form one subset.
 fn subsets(service: &Service, pods: &[Arc<Pod>]) -> Vec<EndpointSubset> {
     let none = Default::default();
     let spec = service.spec.as_ref().unwrap_or(&none);
     let family = spec.ip_families.iter().flatten().next().map_or("IPv4", String::as_str);
     let all = spec.publish_not_ready_addresses.unwrap_or(false);
     let targets = Targets::of(spec);
-    // The addresses, and whether each is ready; those with the same numbers behind the Service's ports are one group.
+    // The addresses, and whether each is ready; those with the same port numbers form one group.
     let mut addresses: Vec<(EndpointAddress, bool)> = Vec::new();
     let mut groups = Groups::default();
     for pod in pods.iter().filter(|pod| !meta::is_finished(pod) && (all || !meta::is_terminating(&pod.metadata))) {
@@ -144,7 +144,7 @@ fn subsets(service: &Service, pods: &[Arc<Pod>]) -> Vec<EndpointSubset> {
             by_port[place].1.push(group);
         }
     }
-    // By groups: the ports that they all have.
+    // By set of groups: their common ports.
     let mut known: HashMap<Vec<usize>, usize> = HashMap::new();
     let mut subsets: Vec<EndpointSubset> = Vec::new();
     for (port, of) in by_port {
@@ -160,7 +160,7 @@ fn subsets(service: &Service, pods: &[Arc<Pod>]) -> Vec<EndpointSubset> {
     subsets
 }
 
-/// What is served at some of the addresses.
+/// The subset for some of the addresses.
 fn subset(
     all: &[(EndpointAddress, bool)],
     mut members: Vec<usize>,
@@ -192,7 +192,7 @@ fn address(service: &Service, pod: &Pod, ip: String) -> EndpointAddress {
     }
 }
 
-/// Leaves out what is beyond the limit, first of all what is not ready, from every subset its share; whether there was any.
+/// Truncates the subsets to the limit, unready addresses first, proportionally; returns whether anything was dropped.
 fn truncate(subsets: &mut [EndpointSubset]) -> bool {
     let length = |list: &Option<Vec<EndpointAddress>>| list.as_ref().map_or(0, Vec::len);
     let ready: usize = subsets.iter().map(|subset| length(&subset.addresses)).sum();

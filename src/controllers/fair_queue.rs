@@ -1,11 +1,11 @@
-//! What waits, by namespace: each has its turn, however much others have.
+//! A queue that is fair between namespaces: each has its turn, however much others queue.
 
 use std::collections::{HashMap, VecDeque};
 
-/// Queues, one for each namespace that has something.
+/// A queue for each namespace with items.
 pub(super) struct FairQueue<T> {
     waiting: HashMap<String, VecDeque<T>>,
-    /// Each of them once, in the order of their turns.
+    /// These namespaces, in the order of their turns.
     next: VecDeque<String>,
 }
 
@@ -16,7 +16,7 @@ impl<T> Default for FairQueue<T> {
 }
 
 impl<T> FairQueue<T> {
-    /// Behind what its namespace has; a namespace that has nothing gets its turn behind all others.
+    /// Appends to the namespace's queue; a new namespace gets its turn after all others.
     pub fn push(&mut self, namespace: &str, item: T) {
         match self.waiting.get_mut(namespace) {
             Some(waiting) => waiting.push_back(item),
@@ -27,23 +27,23 @@ impl<T> FairQueue<T> {
         }
     }
 
-    /// The first of the namespace whose turn it is; the next turn is another's.
+    /// The first item of the next namespace, whose following turn comes after the others'.
     pub fn pop(&mut self) -> Option<(String, T)> {
         self.pop_of(|_| true)
     }
 
-    /// The first of the first namespace that may have its turn; those before it keep theirs.
+    /// The first item of the first namespace that `may` accepts; those before it keep their turns.
     pub fn pop_of(&mut self, may: impl Fn(&str) -> bool) -> Option<(String, T)> {
         let turn = self.turn_of(may)?;
         self.take(turn)
     }
 
-    /// Which turn that is.
+    /// The position of that turn.
     pub fn turn_of(&self, may: impl Fn(&str) -> bool) -> Option<usize> {
         self.next.iter().position(|namespace| may(namespace))
     }
 
-    /// The first of the namespace whose turn that is.
+    /// The first item of the namespace at that turn.
     pub fn take(&mut self, turn: usize) -> Option<(String, T)> {
         let namespace = self.next.remove(turn)?;
         let waiting = self.waiting.get_mut(&namespace)?;
@@ -55,12 +55,12 @@ impl<T> FairQueue<T> {
         Some((namespace, item))
     }
 
-    /// Whose turn it is.
+    /// The next namespace.
     pub fn next(&self) -> Option<&str> {
         self.next.front().map(String::as_str)
     }
 
-    /// Whether nobody waits, or this namespace alone.
+    /// Whether nothing is queued, or only for this namespace.
     pub fn is_only(&self, namespace: &str) -> bool {
         self.next.iter().all(|next| next == namespace)
     }

@@ -1,11 +1,10 @@
-//! The garbage collector: what is owned ends with its owners, over all kinds alike.
+//! The garbage collector: deletes dependents when their owners are gone, for all kinds.
 //!
-//! Upstream: `pkg/controller/garbagecollector`. The key is an object's uid. An object whose owners are all gone is
-//! deleted; in a foreground deletion the owner waits for its dependents; in an orphaning one they are let go. A dependent is what
-//! names it by its kind, place, name and uid; whoever names the uid of something else has no such owner.
-//! An informer follows each kind by itself: one may know a dependent before its owner, or an owner's deletion before a dependent
-//! that is older. So the server is asked before anything is deleted for want of an owner, and before an owner that was to
-//! wait for its dependents goes.
+//! Upstream: `pkg/controller/garbagecollector`. The key is an object's uid. An object whose owners are all gone is deleted; in a
+//! foreground deletion the owner waits for its dependents; in an orphaning one their references are removed. A dependent's
+//! reference must match in kind, namespace, name and uid; one that only matches in uid does not count. Each kind has its own
+//! informer: a dependent may appear before its owner, or an owner's deletion before an older dependent. So the server is asked
+//! before anything is deleted for lack of an owner, and before the deletion of an owner that had to wait for its dependents.
 
 use std::time::Duration;
 
@@ -35,7 +34,7 @@ pub const ROW: Row = Row {
     workers: 20,
     writes: Writes::AnySeenByMetadata,
     watch: |watches| {
-        // Nothing could be judged of owners of a kind that was not known.
+        // Owners of the kind could not be judged before it was known.
         watches.on_defined(|world, queue, defined| {
             let names_it = |owner: &OwnerReference| defined.is_of(&owner.api_version, &owner.kind);
             for informer in world.metadata.informers().iter() {
@@ -104,7 +103,7 @@ fn holds(object: &Partial, finalizer: &str) -> bool {
     meta::is_terminating(&object.metadata) && object.metadata.finalizers.iter().flatten().any(|f| f == finalizer)
 }
 
-/// Whether it is being deleted in the foreground: after its dependents.
+/// Whether it is being deleted in the foreground, after its dependents.
 fn waits(object: &Partial) -> bool {
     holds(object, FOREGROUND)
 }
@@ -118,14 +117,14 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     let Some(item) = metadata.by_uid(&key.name) else { return Plan::default() };
     let Some(itself) = metadata.coordinates(&item) else { return Plan::default() };
     let judged: Vec<Owner> = owners(&item.object).iter().map(|owner| judge(metadata, &item, owner)).collect();
-    // In this order: what is not behind now shows all of its dependents a moment later.
+    // In this order: an informer that is up to date now shows all its dependents a moment later.
     let all = unseen(metadata, &item, &itself);
     let mut plan = plan(&item, &itself, &judged, &metadata.dependents(&key.name), all, context.left_off);
     plan.notes = misplaced(metadata, &item, &judged);
     plan
 }
 
-/// What is told of owners that exist, in a namespace where they own nothing of this one.
+/// Events for references to existing owners in a namespace where they cannot own this object.
 fn misplaced(metadata: &MetadataInformers, item: &Item, judged: &[Owner]) -> Vec<Note> {
     let meta = &item.object.metadata;
     let suspect = |judged: &Owner| matches!(judged, Owner::Gone(_)) || meta.namespace.is_none();
@@ -146,14 +145,14 @@ fn misplaced(metadata: &MetadataInformers, item: &Item, judged: &[Owner]) -> Vec
     told.collect()
 }
 
-/// What the server must be asked before an object goes that was to wait for its dependents. What was written before the
-/// deletion has a lower revision, of whatever kind it is.
+/// What to ask the server before deleting an object that waited for its dependents. Everything written before the deletion has a
+/// lower revision, of any kind.
 fn unseen(metadata: &MetadataInformers, item: &Item, itself: &Coordinates) -> Vec<Guard> {
     let meta = &item.object.metadata;
     if !waits(&item.object) && !orphans(&item.object) {
         return Vec::new();
     }
-    // Who serves it elsewhere counts his own revisions: then all are asked.
+    // Other servers have their own revisions: then all of their resources are asked.
     let own = meta.resource_version.as_deref().filter(|_| !metadata.is_elsewhere(&item.resource));
     let revision = own.and_then(|revision| revision.parse().ok()).unwrap_or(u64::MAX);
     let resources = metadata.behind(revision, meta.namespace.is_some());
@@ -162,8 +161,8 @@ fn unseen(metadata: &MetadataInformers, item: &Item, itself: &Coordinates) -> Ve
     defined.into_iter().chain([childless]).collect()
 }
 
-/// What an object needs, given how references name it, what has become of each of its owners, the objects that name its uid as their
-/// owner's, what must hold at the server for these to be all, and where its last plan has left off.
+/// Plans an object, given its identity in references, the state of its owners, its potential dependents, the guards that ensure
+/// that these are complete, and where its last plan stopped.
 pub fn plan(
     item: &Item,
     itself: &Coordinates,
@@ -182,14 +181,14 @@ pub fn plan(
     }
 }
 
-/// What has become of an owner.
+/// The state of an owner.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Owner {
-    /// It exists, or cannot be judged: then nothing is deleted.
+    /// It exists, or its state is unknown: then nothing is deleted.
     Solid,
     /// It is being deleted and waits for this dependent.
     Waiting,
-    /// No informer has it; the guard makes sure.
+    /// No informer has it; the guard verifies that.
     Gone(Guard),
 }
 
@@ -197,7 +196,7 @@ fn judge(metadata: &MetadataInformers, item: &Item, owner: &OwnerReference) -> O
     let Some(informer) = metadata.informer(&owner.api_version, &owner.kind) else { return Owner::Solid };
     let namespace = match (informer.namespaced, item.object.metadata.namespace.is_some()) {
         (true, true) => meta::namespace(&item.object.metadata),
-        // No namespaced object can own a cluster-wide one: such a reference is a mistake, not a reason to delete.
+        // No namespaced object can own a cluster-scoped one: such a reference is an error, not a reason to delete.
         (true, false) => return Owner::Solid,
         (false, _) => "",
     };
@@ -209,7 +208,7 @@ fn judge(metadata: &MetadataInformers, item: &Item, owner: &OwnerReference) -> O
     }
 }
 
-/// What an object needs, given its owners. Nothing, as long as it has none or only such as stay.
+/// Plans an object by its owners. Nothing happens while it has none, or only existing ones.
 fn collect(item: &Item, judged: &[Owner], dependents: &[Item]) -> Plan {
     let mut plan = Plan::default();
     let pairs = owners(&item.object).iter().zip(judged);
@@ -222,7 +221,7 @@ fn collect(item: &Item, judged: &[Owner], dependents: &[Item]) -> Plan {
     let mut write = if !solid.is_empty() {
         leave(item, &solid)
     } else if awaited && blocks(&item.object) && dependents.iter().any(|dependent| waits(&dependent.object)) {
-        // What hangs on it waits, maybe for it: nobody of such a circle would ever go. When that is seen it is deleted.
+        // Its dependents wait, perhaps for it: such a cycle would never end. It is deleted once that is detected.
         unblock(item)
     } else {
         let mut write = remove(item);
@@ -238,7 +237,7 @@ fn collect(item: &Item, judged: &[Owner], dependents: &[Item]) -> Plan {
     plan
 }
 
-/// How an object is deleted: what waits for it waits for all that hangs on it; else as its own finalizers wish.
+/// The propagation policy: foreground if its owner waits for it and it has dependents; otherwise according to its finalizers.
 fn policy(object: &Partial, awaited: bool) -> &'static str {
     let wishes = |finalizer: &str| object.metadata.finalizers.iter().flatten().any(|f| f == finalizer);
     match awaited {
@@ -249,7 +248,7 @@ fn policy(object: &Partial, awaited: bool) -> &'static str {
     }
 }
 
-/// Whether the deletion of some owner has to wait for it.
+/// Whether the deletion of some owner waits for it.
 fn blocks(object: &Partial) -> bool {
     owners(object).iter().any(|owner| owner.block_owner_deletion == Some(true))
 }
@@ -263,8 +262,8 @@ fn wait(item: &Item, itself: &Coordinates, dependents: &[Item], all: Vec<Guard>)
     plan
 }
 
-/// An orphaning deletion ends when all dependents have been let go: so many at a time, each with all of its other owners. Round by
-/// round: those whom somebody does not let go are tried again behind all others.
+/// An orphaning deletion ends when all references are removed: in batches, each dependent keeping its other owners. It proceeds in
+/// rounds: failed ones are retried after all others.
 fn orphan(item: &Item, itself: &Coordinates, dependents: &[Item], all: Vec<Guard>, left_off: Option<&Item>) -> Plan {
     let mut left: Vec<&Item> =
         dependents.iter().filter(|d| left_off.is_none_or(|last| place(d) > place(last))).collect();
@@ -293,7 +292,7 @@ fn orphan(item: &Item, itself: &Coordinates, dependents: &[Item], all: Vec<Guard
     plan
 }
 
-/// The order in which dependents are let go.
+/// The order in which dependents are orphaned.
 fn place(item: &Item) -> (&str, &str, &str, &str) {
     let ObjectMeta { uid, namespace, name, .. } = &item.object.metadata;
     let [uid, namespace, name] = [uid, namespace, name].map(|part| part.as_deref().unwrap_or_default());
@@ -309,18 +308,18 @@ fn remove(item: &Item) -> Write {
     write
 }
 
-/// Takes an owner off an object.
+/// Removes an owner reference from an object.
 fn disown(item: &Item, owner: &Coordinates) -> Write {
     let is_other = |other: &&OwnerReference| !owner.is_named(other, &item.object.metadata);
     leave(item, &owners(&item.object).iter().filter(is_other).collect::<Vec<_>>())
 }
 
-/// Leaves exactly this state of an object no other owners than these.
+/// Sets an object's owner references to these, if it has not changed.
 fn leave(item: &Item, rest: &[&OwnerReference]) -> Write {
     edit(item, "ownerReferences", json!(rest))
 }
 
-/// Lets its owners go before it.
+/// Lets its owners be deleted before it.
 fn unblock(item: &Item) -> Write {
     let mut all = owners(&item.object).to_vec();
     all.iter_mut().for_each(|owner| owner.block_owner_deletion = Some(false));

@@ -1,7 +1,7 @@
-//! ControllerRevisions: the history of a Pod template, for StatefulSets and DaemonSets alike; and what belongs to one of these.
+//! ControllerRevisions: the history of a Pod template, for StatefulSets and DaemonSets; and their belongings.
 //!
-//! Upstream: `pkg/controller/history`. A revision's data is the strategic merge patch that brings its template back:
-//! `kubectl rollout undo` sends it as it is.
+//! Upstream: `pkg/controller/history`. A revision's data is the strategic merge patch that restores its template: `kubectl rollout
+//! undo` sends it unchanged.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -23,38 +23,38 @@ use super::{
 use podwright_api::selector::LabelSelector;
 use podwright_client::{Informers, Typed};
 
-/// The label of a Pod that tells its revision: a StatefulSet's by name, a DaemonSet's by hash.
+/// The Pod label with its revision: a StatefulSet's by name, a DaemonSet's by hash.
 pub const REVISION: &str = "controller-revision-hash";
 /// The longest name that leaves room for a dash and a hash.
 const LONGEST_PREFIX: usize = 223;
 const PATCH: &str = "$patch";
 
-/// What a template's revision is to be made of.
+/// The content of a template's revision.
 pub struct Wanted<'a, K> {
     pub owner: &'a K,
     pub template: &'a PodTemplateSpec,
-    /// The label of the revision that holds its hash.
+    /// The revision's label with its hash.
     pub label: &'a str,
-    /// How often another object had the name already.
+    /// How often another object already had the name.
     pub collisions: Option<i32>,
 }
 
-/// Where the history of an owner stands.
+/// The state of an owner's history.
 pub enum Current {
-    /// The revision of the current template, and what has to be written first for it to be the newest.
+    /// The revision of the current template, and the write that makes it the newest.
     Is(Box<ControllerRevision>, Option<Write>),
-    /// Another object has its name: the next try must be named otherwise.
+    /// Another object has its name: the next attempt needs a different one.
     Collision,
 }
 
-/// The Pods and the ControllerRevisions that are an owner's own.
+/// The Pods and ControllerRevisions of an owner.
 pub struct Belongings {
     pub pods: Vec<Arc<Pod>>,
     pub revisions: Vec<Arc<ControllerRevision>>,
 }
 
-/// What belongs to `owner`: what it selects, of which `fits` may leave out Pods. Errors: what has to be written first, for who
-/// belongs here has to be settled before anything is counted.
+/// The objects that `owner` selects, Pods only if `fits` accepts them. An error contains the writes that must come first: adoption
+/// and release precede counting.
 pub fn belongings<K: Typed>(
     informers: &Informers,
     owner: &K,
@@ -79,8 +79,8 @@ pub fn belongings<K: Typed>(
     }
 }
 
-/// Finds the revision of the current template, or makes one. `revisions` are the owner's; `taken` tells whether any has
-/// that name.
+/// Finds the revision of the current template, or creates one. `revisions` are the owner's; `taken` tells whether any has that
+/// name.
 pub fn current<K: Typed>(
     wanted: &Wanted<'_, K>,
     revisions: &[Arc<ControllerRevision>],
@@ -100,23 +100,23 @@ pub fn current<K: Typed>(
     };
     let mut new = ControllerRevision::clone(known);
     if known.revision < last {
-        // Going back makes an old revision the newest.
+        // A rollback makes an old revision the newest.
         new.revision = last.saturating_add(1);
     }
     let write = Write::change(&**known, &new);
     Current::Is(Box::new(new), write)
 }
 
-/// Whether a revision is of this template.
+/// Whether a revision has this template.
 pub fn has(revision: &ControllerRevision, wanted: &PodTemplateSpec) -> bool {
     template(revision).is_some_and(|template| without_hash(&template) == without_hash(wanted))
 }
 
-/// The template that a revision keeps.
+/// The template in a revision.
 pub fn template(revision: &ControllerRevision) -> Option<PodTemplateSpec> {
     let mut template = revision.data.as_ref()?.0.get("spec")?.get("template")?.clone();
     template.as_object_mut()?.shift_remove(PATCH);
-    // By way of text: for that there is a decoder already.
+    // Via text, as a decoder for that exists already.
     serde_json::from_str(&template.to_string()).ok()
 }
 
@@ -147,7 +147,7 @@ fn create<K: Typed>(wanted: &Wanted<'_, K>, number: i64) -> ControllerRevision {
     }
 }
 
-/// Deletes the oldest revisions beyond the limit of those that are not alive.
+/// Deletes the oldest unused revisions beyond the limit.
 pub fn expired(revisions: &[Arc<ControllerRevision>], limit: Option<i32>, alive: &BTreeSet<&str>) -> Vec<Write> {
     let dead = |revision: &&Arc<ControllerRevision>| {
         !alive.contains(meta::name(&revision.metadata)) && !meta::is_terminating(&revision.metadata)

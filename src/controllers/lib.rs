@@ -1,10 +1,9 @@
-//! Controllers: loops that make the world as the objects want it. This file is their contract and their table.
+//! Controllers: loops that drive the cluster towards its desired state. This file is their contract and their table.
 //!
-//! A controller is one row of [`CONTROLLERS`]: it says which changes wake which keys (`watch`) and what a key needs
-//! (`reconcile`). `reconcile` is a synchronous pure function of what the shared informers show, the time and the last
-//! failure: it returns a [`Plan`], a value, and is idempotent: its [`Work`] says which write waits for which. It takes a key,
-//! never an event, and holds no retry loop: the [`driver`] carries plans out, the [`queue`] brings keys back. There is no
-//! other state; what a controller knows after a restart is what it knew before.
+//! A controller is one row of [`CONTROLLERS`]: it says which changes wake which keys (`watch`) and what a key needs (`reconcile`).
+//! `reconcile` is a synchronous pure function of the informers' content, the time and the last failure: it returns a [`Plan`], a
+//! value, and is idempotent; its [`Work`] says which write waits for which. It takes a key, never an event, and has no retry loop:
+//! the [`driver`] executes plans, the [`queue`] requeues keys. There is no other state, so a restart loses nothing.
 
 #![forbid(unsafe_code)]
 
@@ -79,13 +78,13 @@ pub use writes::{Unfollowed, Writes, check};
 
 /// One controller.
 pub struct Row {
-    /// Upstream's name: who its writes and events are said to come from.
+    /// Upstream's name, used as the source of writes and events.
     pub name: &'static str,
-    /// How many keys are worked on at once.
+    /// How many keys are processed concurrently.
     pub workers: usize,
-    /// What its plans write: no other write is done.
+    /// What its plans write: other writes are refused.
     pub writes: Writes,
-    /// Connects informers to the queue: which change wakes which keys.
+    /// Connects informers to the queue: which changes wake which keys.
     pub watch: fn(&mut Watches<'_>),
     /// What the key needs now.
     pub reconcile: fn(&Context<'_>, &Key) -> Plan,
@@ -134,38 +133,38 @@ pub static CONTROLLERS: &[Row] = &[
     persistent_volume::protection::VOLUMES,
 ];
 
-/// How the controllers are set up.
+/// The configuration of the controllers.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where nodes' podCIDRs come from, in order of preference (dual-stack: two).
+    /// The ranges of nodes' podCIDRs, in order of preference (dual-stack: two).
     pub cluster_cidrs: Vec<IpNet>,
-    /// Whether nodes get them; else somebody else gives them theirs.
+    /// Whether nodes get podCIDRs here; otherwise another component assigns them.
     pub allocate_node_cidrs: bool,
-    /// Never handed out to nodes.
+    /// Never assigned to nodes.
     pub service_cidrs: Vec<IpNet>,
     /// The prefix lengths of a node's podCIDRs.
     pub node_mask_v4: u8,
     pub node_mask_v6: u8,
-    /// A node that has not renewed its Lease for so long is not ready.
+    /// A node whose Lease was not renewed for this long is not ready.
     pub node_monitor_grace: Duration,
-    /// A node that has never reported gets so long.
+    /// The same for a node that has never reported.
     pub node_startup_grace: Duration,
-    /// Pods of a node that is gone are removed after so long.
+    /// How long Pods of a deleted node are kept.
     pub node_gone_quarantine: Duration,
-    /// So many nodes of a zone begin to lose their Pods each second.
+    /// How many nodes of a zone are tainted for eviction per second.
     pub node_eviction_rate: f64,
-    /// The same in a large zone of which a good part is not ready; in a smaller one it is none.
+    /// The same in a large zone that is partially disrupted; in a smaller one evictions stop.
     pub secondary_node_eviction_rate: f64,
-    /// A zone of more nodes is large.
+    /// A zone with more nodes is large.
     pub large_cluster_size: usize,
-    /// From this share of nodes that are not ready on a zone is not well.
+    /// The share of nodes that are not ready from which a zone is disrupted.
     pub unhealthy_zone_threshold: f64,
-    /// Where so many Pods of a namespace wait for a node, more of them are made slowly (see `pace`).
+    /// From this many Pods of a namespace that wait for a node, more are created slowly (see `pace`).
     pub crowd: usize,
-    /// So many terminated Pods are kept.
+    /// How many terminated Pods are kept.
     pub terminated_pods: usize,
     pub autoscaling: horizontal_pod_autoscaler::Settings,
-    /// The CA that Pods know the server by, in PEM; told to every namespace.
+    /// The server's CA for Pods, in PEM, published to every namespace.
     pub root_ca: Option<String>,
 }
 
@@ -194,7 +193,7 @@ impl Default for Config {
     }
 }
 
-/// What controllers see.
+/// What all controllers share.
 pub struct World {
     pub informers: Informers,
     pub metadata: MetadataInformers,
@@ -204,7 +203,7 @@ pub struct World {
     pub paces: pace::Paces,
     pub short_lives: short_lives::ShortLives,
     pub(crate) patience: patience::Patience,
-    /// The zone of schedules that name none: the one that the controllers have been started in.
+    /// The time zone of schedules without one: that of the process.
     pub zone: TimeZone,
     pub config: Config,
     aside: Aside,
@@ -218,26 +217,26 @@ impl World {
     }
 }
 
-/// What one reconcile sees.
+/// The inputs of one reconcile.
 pub struct Context<'a> {
     pub world: &'a World,
     pub now: Timestamp,
-    /// Why writes of the key's last plan failed, of those that wanted that reported.
+    /// Why writes of the key's last plan failed, for those that report it.
     pub failures: &'a [Failure],
-    /// Where the key's last plan has left off.
+    /// Where the key's last plan stopped.
     pub left_off: Option<&'a Item>,
-    /// What the server has said to the key's questions.
+    /// The server's responses to the key's reads.
     pub live_reads: &'a LiveReads,
 }
 
 impl<'a> Context<'a> {
-    /// The first of the failures: most plans are refused for one reason.
+    /// The first failure: most plans are refused for a single reason.
     pub fn failure(&self) -> Option<&'a Failure> {
         self.failures.first()
     }
 
-    /// How many Pods the key's object may make now: whoever plans all that it wants plans them anew at each change. It may always plan
-    /// one: the driver says when it is made.
+    /// How many Pods to plan for the key's object: a plan of everything desired would be computed again at each change. At least
+    /// one: the driver decides when it is created.
     fn most_pods(&self, namespace: &str, maker: &Maker) -> usize {
         let most = match self.world.short_lives.must_wait(maker) {
             true => 0,
@@ -254,7 +253,7 @@ pub struct Failure {
     pub message: String,
 }
 
-/// Runs all controllers until `shutdown`, of a table that [`check`] has nothing against; returns when every worker has ended.
+/// Runs all controllers until `shutdown`, with a table that passes [`check`]; returns when every worker has ended.
 pub async fn run(client: Client, env: Env, informers: Informers, config: Config, shutdown: CancellationToken) {
     let metadata = MetadataInformers::start(&client);
     let world = Arc::new(World {

@@ -1,4 +1,4 @@
-//! Live reads: what the server answers one reconcile that has to know what no informer follows.
+//! Live reads: the server's responses for one reconcile that needs data without an informer.
 
 use std::collections::HashMap;
 
@@ -8,11 +8,11 @@ use super::patience::Patience;
 use podwright_api::{Options, Request, Status, Verb, request::Body};
 use podwright_client::Client;
 
-/// What was asked, and what was said. They are forgotten when the reconcile is over.
+/// The requests and their responses, kept until the reconcile ends.
 #[derive(Debug, Default)]
 pub struct LiveReads(HashMap<What, Vec<(Options, Result<Body, Status>)>>);
 
-/// What a question is about.
+/// The subject of a request.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct What {
     verb: Verb,
@@ -23,7 +23,7 @@ struct What {
 }
 
 impl LiveReads {
-    /// What was said to a request; the request, if it has not been asked.
+    /// The response to a request; the request itself, if it was not sent yet.
     pub fn to(&self, request: Request) -> Result<Result<&Body, &Status>, Request> {
         let mut said = self.0.get(&What::of(&request)).into_iter().flatten();
         match said.find(|(options, _)| *options == request.options) {
@@ -32,7 +32,7 @@ impl LiveReads {
         }
     }
 
-    /// Asks the server on behalf of a namespace.
+    /// Sends the requests on behalf of a namespace.
     pub(super) async fn seek(&mut self, client: &Client, patience: &Patience, of: &str, live_reads: Vec<Request>) {
         let ask = |question: &Request| {
             let (verb, resource, call) = (question.verb, question.resource.clone(), client.call(question.clone()));

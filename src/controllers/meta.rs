@@ -1,4 +1,4 @@
-//! Small questions about objects that several controllers ask, answered as upstream answers them.
+//! Common helpers on objects, as upstream defines them.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -21,12 +21,12 @@ pub fn controller(meta: &ObjectMeta) -> Option<&OwnerReference> {
     meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))
 }
 
-/// Whether the object with `uid` controls it.
+/// Whether the object with `uid` is its controller.
 pub fn is_controlled_by(meta: &ObjectMeta, uid: &Option<String>) -> bool {
     controller(meta).is_some_and(|owner| Some(&owner.uid) == uid.as_ref())
 }
 
-/// The reference by which `owner` controls another object.
+/// The controller reference to `owner`.
 pub fn owner_reference<K: Typed>(owner: &K) -> OwnerReference {
     let meta = owner.metadata();
     OwnerReference {
@@ -51,7 +51,7 @@ pub fn is_terminating(meta: &ObjectMeta) -> bool {
     meta.deletion_timestamp.is_some()
 }
 
-/// When it was created; what has no time yet was created at the beginning.
+/// Its creation time; without one, the beginning of time.
 pub fn created(meta: &ObjectMeta) -> Timestamp {
     meta.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0)
 }
@@ -60,12 +60,12 @@ pub fn annotation<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
     meta.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
-/// A time as objects carry it: whole seconds, as upstream's `metav1.Time`.
+/// An API timestamp: whole seconds, as upstream's `metav1.Time`.
 pub fn time(now: Timestamp) -> Time {
     Time(Timestamp::from_second(now.as_second()).unwrap_or(now))
 }
 
-/// How long from `now` to `at`; nothing when that is past.
+/// How long from `now` to `at`; `None` if that is past.
 pub fn until(now: Timestamp, at: Timestamp) -> Option<Duration> {
     let wait = at.duration_since(now);
     (wait > SignedDuration::ZERO).then(|| wait.unsigned_abs())
@@ -75,7 +75,7 @@ pub fn later(at: Timestamp, by: Duration) -> Timestamp {
     at.checked_add(by).unwrap_or(Timestamp::MAX)
 }
 
-/// A number, or a percentage of `of`; nothing where the text is neither.
+/// A number, or a percentage of `of`; `None` if the text is neither.
 pub fn resolve(value: &IntOrString, of: i32, up: bool) -> Option<i32> {
     match value {
         IntOrString::Int(number) => Some((*number).max(0)),
@@ -83,15 +83,15 @@ pub fn resolve(value: &IntOrString, of: i32, up: bool) -> Option<i32> {
     }
 }
 
-/// So many percent of `of`, rounded up or down.
+/// A percentage of `of`, rounded up or down.
 pub fn share(percent: i64, of: i32, up: bool) -> i32 {
     let hundredfold = percent.max(0).saturating_mul(of.into());
     let rounded = if up { hundredfold.saturating_add(99) / 100 } else { hundredfold / 100 };
     i32::try_from(rounded).unwrap_or(i32::MAX)
 }
 
-/// A parsed label selector of an object. An absent or empty one matches nothing: a controller that selected everything
-/// would take over everything.
+/// Parses an object's label selector. A missing or empty one matches nothing: a controller that selected everything would adopt
+/// everything.
 pub fn selector(selector: &LabelSelector) -> Option<selector::LabelSelector> {
     selector::LabelSelector::of(selector).filter(|selector| !selector.0.is_empty())
 }
@@ -109,7 +109,8 @@ pub fn has_labels(meta: &ObjectMeta, wanted: &BTreeMap<String, String>) -> bool 
     wanted.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
 
-/// The same as `matches` by a `selector`, with nothing made of it: each change of a Pod asks it of each controller near it.
+/// Like `matches` with a `selector`, but without allocation: it is evaluated for each change of a Pod and each controller in its
+/// namespace.
 pub fn selects(selector: &LabelSelector, meta: &ObjectMeta) -> bool {
     let none = BTreeMap::new();
     let labels = meta.labels.as_ref().unwrap_or(&none);
@@ -120,7 +121,7 @@ pub fn selects(selector: &LabelSelector, meta: &ObjectMeta) -> bool {
             "NotIn" => label.is_none_or(|label| !values.contains(label)),
             "Exists" => label.is_some(),
             "DoesNotExist" => label.is_none(),
-            // It has no meaning.
+            // Invalid operators match nothing.
             _ => false,
         }
     };
@@ -134,16 +135,15 @@ pub fn selects(selector: &LabelSelector, meta: &ObjectMeta) -> bool {
 pub enum Claim {
     /// It is ours.
     Own,
-    /// It is not.
+    /// It is not ours.
     Other,
-    /// It matches and has no controller: take it over.
+    /// It matches and has no controller: adopt it.
     Adopt(Write),
-    /// It is ours and no longer matches: let it go.
+    /// It is ours and no longer matches: release it.
     Release(Write),
 }
 
-/// An object that a change leaves with no controller, and that whoever selects it may adopt; one that is being deleted is adopted
-/// by nobody.
+/// The object, if the change leaves it without a controller, so that it may be adopted; terminating objects are never adopted.
 pub fn orphan<K: Typed>(change: &Delta<K>) -> Option<&Arc<K>> {
     change.new.as_ref().filter(|object| {
         let meta = object.metadata();
@@ -156,7 +156,7 @@ pub fn claim<O: Typed, K: Typed>(owner: &O, selector: &selector::LabelSelector, 
     claim_fitting(owner, matches(selector, object.metadata()), object)
 }
 
-/// The same where more than labels tell whether `object` `fits`.
+/// The same if more than labels decides whether `object` fits.
 fn claim_fitting<O: Typed, K: Typed>(owner: &O, fits: bool, object: &K) -> Claim {
     let (mine, its) = (owner.metadata(), object.metadata());
     match controller(its) {
@@ -176,7 +176,7 @@ fn claim_fitting<O: Typed, K: Typed>(owner: &O, fits: bool, object: &K) -> Claim
     }
 }
 
-/// Which of `objects` are `owner`'s; or the writes that have to settle first who belongs to whom.
+/// Which of `objects` are `owner`'s; or the adoptions and releases that must come first.
 pub fn claim_all<O: Typed, K: Typed>(
     owner: &O,
     objects: impl IntoIterator<Item = Arc<K>>,
@@ -193,7 +193,7 @@ pub fn claim_all<O: Typed, K: Typed>(
     if writes.is_empty() { Ok(own) } else { Err(writes) }
 }
 
-/// A change of the owner references of exactly this state of `object`.
+/// Changes the owner references of `object`, if it has not changed.
 pub fn owners<K: Typed>(object: &K, change: impl FnOnce(&mut Vec<OwnerReference>)) -> Write {
     let meta = object.metadata();
     let mut all = meta.owner_references.clone().unwrap_or_default();
@@ -218,7 +218,7 @@ pub fn ready_since(pod: &Pod) -> Option<Timestamp> {
     ready.last_transition_time.as_ref().map(|time| time.0)
 }
 
-/// When a Pod becomes available: ready for `min_ready_seconds`. Nothing when it is not ready.
+/// When a Pod becomes available: ready for `min_ready_seconds`. `None` if it is not ready.
 pub fn available_at(pod: &Pod, min_ready_seconds: i32) -> Option<Timestamp> {
     if !is_ready(pod) {
         return None;
@@ -237,12 +237,12 @@ pub fn is_finished(pod: &Pod) -> bool {
     matches!(phase(pod), "Succeeded" | "Failed")
 }
 
-/// Neither finished nor being deleted.
+/// Neither finished nor terminating.
 pub fn is_active(pod: &Pod) -> bool {
     !is_finished(pod) && !is_terminating(&pod.metadata)
 }
 
-/// Whether it shows a static Pod of a node: what it is, labels and readiness included, is the node's word alone.
+/// Whether it is the mirror of a static Pod: all of its content, labels and readiness included, comes from its node.
 pub fn is_mirror(pod: &Pod) -> bool {
     annotation(&pod.metadata, MIRROR).is_some()
 }

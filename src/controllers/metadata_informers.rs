@@ -1,5 +1,5 @@
-//! An informer of the metadata of every kind, for the controllers that treat all kinds alike. Kinds that
-//! CustomResourceDefinitions define come and go while it runs, and so do those that others serve behind the server ([`elsewhere`]).
+//! A metadata informer for every kind, for controllers that handle all kinds alike. Custom resources come and go at run time, and
+//! so do the resources of extension API servers ([`elsewhere`]).
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
@@ -18,23 +18,22 @@ pub mod elsewhere;
 
 use elsewhere::{Elsewhere, Followed};
 
-/// Resources that own nothing and are owned by nothing, and are too busy to be followed; upstream's garbage collector
-/// ignores them as well.
+/// Resources without owners or dependents that are too busy to watch; upstream's garbage collector ignores them as well.
 pub const IGNORED: &[&str] = &["events"];
 
-/// How long controllers wait at their start for custom resources: one that cannot be listed shall not keep them.
+/// How long controllers wait for custom resources at their start: one that cannot be listed must not block them.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// So many kinds that are no more are remembered.
+/// How many removed kinds are remembered.
 const PAST: usize = 64;
 
-/// How often it is asked what others serve, as long as there are others; upstream's garbage collector does so as often. Sooner while
-/// some of it is not known.
+/// How often discovery of extension API servers is repeated, if there are any, like upstream's garbage collector. More often while
+/// some of it fails.
 const LOOK: Duration = Duration::from_secs(30);
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// So many objects of one resource are followed: who serves it says how many there are.
+/// The most objects of one remote resource: its server determines their number.
 const MOST_OBJECTS: usize = 100_000;
-/// So much of all of it is kept, in bytes; each group's version has half of what the others leave.
+/// The most bytes of remote metadata in total; each group version may use half of what the others leave.
 const MOST_BYTES: usize = 256 << 20;
 
 /// One untyped informer per kind. Cheap to clone.
@@ -45,12 +44,12 @@ struct Shared {
     client: Client,
     definitions: Informer<Definition>,
     services: Informer<APIService>,
-    /// What others serve, as discovery has told last.
+    /// What extension API servers serve, according to the last discovery.
     elsewhere: RwLock<Arc<Elsewhere>>,
-    /// For what is kept of it.
+    /// Accounts for its memory.
     rooms: Arc<Rooms>,
     informers: RwLock<Arc<Vec<Arc<MetadataInformer>>>>,
-    /// What was defined once, the newest last: what its objects owned has yet to be judged.
+    /// Removed kinds, the newest last: dependents of their objects are still to be judged.
     past: Mutex<VecDeque<Arc<MetadataInformer>>>,
     followers: Mutex<Vec<mpsc::UnboundedSender<Arc<MetadataInformer>>>>,
 }
@@ -58,7 +57,7 @@ struct Shared {
 /// The objects of one kind.
 pub struct MetadataInformer {
     pub group: String,
-    /// As objects of the kind are named to others; of a definition's versions the first that is served.
+    /// The apiVersion in references; for a CRD the first served version.
     pub api_version: String,
     pub kind: String,
     pub namespaced: bool,
@@ -68,16 +67,16 @@ pub struct MetadataInformer {
     whose: Whose,
 }
 
-/// Who says that there is a kind.
+/// The origin of a kind.
 #[derive(PartialEq)]
 enum Whose {
     Table,
     Definition(Key),
-    /// Somebody else, who serves it.
+    /// An extension API server.
     Other,
 }
 
-/// An object and the resource that it is of.
+/// An object and its resource.
 #[derive(Clone, Debug)]
 pub struct Item {
     pub resource: String,
@@ -88,7 +87,7 @@ impl MetadataInformer {
     const BY_UID: &str = "uid";
     const BY_OWNER: &str = "owner";
 
-    /// `room` is for what somebody else serves.
+    /// `room` is for remote resources.
     fn start(client: &Client, of: Followed, whose: Whose, room: Option<Room>) -> MetadataInformer {
         let Followed { api_version, kind, namespaced, resource } = of;
         let uid = |o: &Partial| o.metadata.uid.iter().cloned().collect();
@@ -107,11 +106,11 @@ impl MetadataInformer {
 }
 
 impl MetadataInformer {
-    /// Whether a definition defines it.
+    /// Whether a CRD defines it.
     pub fn is_custom(&self) -> bool {
         matches!(self.whose, Whose::Definition(_))
     }
-    /// Whether somebody else serves it. Revisions of its objects are numbers of his own.
+    /// Whether an extension API server serves it, with its own revisions.
     pub fn is_elsewhere(&self) -> bool {
         self.whose == Whose::Other
     }
@@ -176,52 +175,52 @@ impl MetadataInformers {
         self.0.informers()
     }
 
-    /// The definitions as they are known now.
+    /// The current CRDs.
     pub fn definitions(&self) -> Vec<Arc<Definition>> {
         self.0.definitions.list()
     }
 
-    /// All informers, and then each that is new.
+    /// All informers, followed by each new one.
     pub fn follow(&self) -> mpsc::UnboundedReceiver<Arc<MetadataInformer>> {
         let (sender, receiver) = mpsc::unbounded_channel();
         let mut followers = self.0.followers.lock().unwrap_or_else(PoisonError::into_inner);
         for informer in self.informers().iter() {
-            // The receiver is in this function's hands: it cannot be gone.
+            // The receiver is owned by this function, so sending succeeds.
             sender.send(informer.clone()).ok();
         }
         followers.push(sender);
         receiver
     }
 
-    /// Whether somebody else serves a resource that is followed.
+    /// Whether a followed resource is served by an extension API server.
     pub fn is_elsewhere(&self, resource: &str) -> bool {
         self.informers().iter().any(|informer| informer.is_elsewhere() && informer.resource == resource)
     }
 
-    /// What others serve, as far as that is known.
+    /// The current result of discovery.
     pub fn elsewhere(&self) -> Arc<Elsewhere> {
         self.0.elsewhere.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether somebody else serves a version of a group, well or not.
+    /// Whether an extension API server is registered for the group, available or not.
     pub fn is_served_elsewhere(&self, group: &str) -> bool {
         self.0.remote().iter().any(|(of, _)| of == group)
     }
 
-    /// What of others must be all that there is, if there may be more than is known since `revision`: the resources of namespaces.
+    /// The remote namespaced resources that must be complete, if there may be more since `revision`.
     pub fn discovered(&self, revision: u64) -> Option<Vec<String>> {
         let known = shows(&self.0.services.resource_version(), revision) && self.0.remote().is_empty();
         (!known).then(|| self.elsewhere().namespaced().cloned().collect())
     }
 
-    /// The informer of a kind as an owner reference names it; an empty one where the kind is no more.
+    /// The informer of a kind in an owner reference; an empty one if the kind was removed.
     pub fn informer(&self, api_version: &str, kind: &str) -> Option<Arc<MetadataInformer>> {
         let is_it = |informer: &&Arc<MetadataInformer>| informer.is_of(api_version, kind);
         let now = self.informers().iter().find(is_it).cloned();
         now.or_else(|| self.0.past.lock().unwrap_or_else(PoisonError::into_inner).iter().find(is_it).cloned())
     }
 
-    /// An object that somebody else serves is nobody's who has its uid here: he may give it any.
+    /// Remote objects are excluded: their servers choose the uids.
     pub fn by_uid(&self, uid: &str) -> Option<Item> {
         let informers = self.informers();
         let (others, own): (Vec<_>, Vec<_>) = informers.iter().partition(|informer| informer.is_elsewhere());
@@ -231,7 +230,7 @@ impl MetadataInformers {
         })
     }
 
-    /// How owner references name an object; none where its kind is no more.
+    /// The coordinates of an object in owner references; `None` if its kind was removed.
     pub fn coordinates(&self, item: &Item) -> Option<Coordinates> {
         let informers = self.informers();
         let informer = informers.iter().find(|informer| informer.resource == item.resource)?;
@@ -245,7 +244,7 @@ impl MetadataInformers {
         })
     }
 
-    /// How events name an object.
+    /// The reference of an object in events.
     pub fn reference(&self, item: &Item) -> ObjectReference {
         let informers = self.informers();
         let informer = informers.iter().find(|informer| informer.resource == item.resource);
@@ -261,9 +260,9 @@ impl MetadataInformers {
         }
     }
 
-    /// The resources of which no informer may show yet what was written before `revision`, also those whose first list
-    /// is on its way. Dependents of a namespaced owner are namespaced. (What others serve is as it is known, as upstream has it: they
-    /// count their changes for themselves.)
+    /// The resources whose informers may not show everything written before `revision` yet, including those whose first list is
+    /// pending. Dependents of a namespaced owner are namespaced. (Remote resources are taken as they are, as upstream: they have
+    /// their own revisions.)
     pub fn behind(&self, revision: u64, namespaced: bool) -> Vec<String> {
         let informers = self.informers();
         let behind = |informer: &&Arc<MetadataInformer>| {
@@ -274,7 +273,7 @@ impl MetadataInformers {
         informers.iter().filter(behind).map(|informer| informer.resource.clone()).collect()
     }
 
-    /// The resources of definitions that are known, if there may be others that were defined before `revision`.
+    /// The resources of known CRDs, if there may be others defined before `revision`.
     pub fn defined(&self, revision: u64) -> Option<Vec<String>> {
         let informers = self.informers();
         let custom = informers.iter().filter(|informer| informer.is_custom());
@@ -285,7 +284,7 @@ impl MetadataInformers {
         (!all).then_some(known)
     }
 
-    /// Every object with an owner reference to `uid`, whatever else it says of the owner.
+    /// Every object with an owner reference to `uid`, whatever the rest of the reference.
     pub fn dependents(&self, uid: &str) -> Vec<Item> {
         let mut all = Vec::new();
         for informer in self.informers().iter() {
@@ -296,7 +295,7 @@ impl MetadataInformers {
     }
 }
 
-/// Whether an informer at this resourceVersion shows what was written up to a revision.
+/// Whether an informer at this resourceVersion shows everything up to a revision.
 fn shows(at: &str, revision: u64) -> bool {
     at.parse::<u64>().is_ok_and(|at| at >= revision)
 }
@@ -306,9 +305,9 @@ impl Shared {
         self.informers.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Begins to follow what a definition defines, if that is new.
+    /// Starts following a CRD's resource, if it is new.
     fn define(&self, definition: &Definition) {
-        // Held throughout: who begins to follow meanwhile is told once.
+        // Held throughout, so that concurrent followers are notified exactly once.
         let mut followers = self.followers.lock().unwrap_or_else(PoisonError::into_inner);
         let key = Key::of(definition);
         let whose = Whose::Definition(key);
@@ -326,7 +325,7 @@ impl Shared {
         followers.retain(|follower| follower.send(informer.clone()).is_ok());
     }
 
-    /// A definition goes after all objects of it. Their end may not have been told yet, and nobody else will tell it.
+    /// A CRD is deleted after all its objects. Their deletion events may still be missing, and will not come from anywhere else.
     fn forget(&self, key: &Key) {
         let is_it = |informer: &Arc<MetadataInformer>| matches!(&informer.whose, Whose::Definition(own) if own == key);
         let Some(informer) = self.informers().iter().find(|informer| is_it(informer)).cloned() else { return };
@@ -340,15 +339,15 @@ impl Shared {
         informer.objects.end();
     }
 
-    /// The versions of groups that others serve.
+    /// The group versions of extension API servers.
     fn remote(&self) -> Vec<(String, String)> {
         let services = self.services.list();
         let remote = services.iter().filter(|service| elsewhere::is_remote(service));
         remote.map(|service| elsewhere::served(service)).map(|(g, v)| (g.to_owned(), v.to_owned())).collect()
     }
 
-    /// Asks what others serve, and follows that, and no more what they do not serve any more. What of it is not known now is
-    /// followed on, as upstream does. `true`: all of it is known.
+    /// Runs discovery, and updates the followed resources. Those that are unknown now remain followed, as upstream. `true`:
+    /// discovery was complete.
     async fn discover(&self) -> bool {
         let remote = self.remote();
         let versions = match remote.is_empty() {
@@ -365,12 +364,12 @@ impl Shared {
         let is_failing = |informer: &MetadataInformer| found.failing.contains(&informer.api_version);
         let is_followed =
             |informer: &MetadataInformer| found.followed.iter().any(|it| it.resource == informer.resource);
-        // Held throughout: who begins to follow meanwhile is told once.
+        // Held throughout, so that concurrent followers are notified exactly once.
         let mut followers = self.followers.lock().unwrap_or_else(PoisonError::into_inner);
         let known = self.informers();
         let others = || known.iter().filter(|informer| informer.is_elsewhere());
         for gone in others().filter(|informer| !is_followed(informer) && !is_failing(informer)) {
-            // Nobody has said that its objects are gone: what hangs on them is not left without an owner.
+            // Nothing reported that its objects are deleted: their dependents are not orphaned.
             self.change(|informers| informers.retain(|informer| !Arc::ptr_eq(informer, gone)));
         }
         for new in found.followed.iter().filter(|it| !others().any(|known| known.resource == it.resource)) {
@@ -390,7 +389,7 @@ impl Shared {
     }
 }
 
-/// Keeps the informers in step with the definitions, for as long as somebody holds them.
+/// Keeps the informers in sync with the CRDs, as long as they are in use.
 async fn follow(metadata: Weak<Shared>, mut changes: mpsc::UnboundedReceiver<Delta<Definition>>) {
     while let Some(change) = changes.recv().await {
         let Some(metadata) = metadata.upgrade() else { return };
@@ -401,8 +400,7 @@ async fn follow(metadata: Weak<Shared>, mut changes: mpsc::UnboundedReceiver<Del
     }
 }
 
-/// Keeps the informers in step with what others serve: at each change of an APIService, and now and then as long as there are
-/// others.
+/// Keeps the informers in sync with extension API servers: at each change of an APIService, and periodically while there are any.
 async fn follow_others(metadata: Weak<Shared>, mut changes: mpsc::UnboundedReceiver<Delta<APIService>>) {
     let mut due: Option<Instant> = None;
     loop {

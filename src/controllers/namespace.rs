@@ -1,8 +1,8 @@
-//! Namespaces: one that is being deleted is emptied, of its Pods first, then let go.
+//! Namespaces: deletes the content of a terminating one, its Pods first, then finalizes it.
 //!
-//! Upstream: `pkg/controller/namespace/deletion/namespaced_resources_deleter.go`. As long as there is a Pod, all else stays: its
-//! NetworkPolicies hold and its Secrets and ConfigMaps can be read until its end (KEP-5080, ordered namespace deletion). What others
-//! serve in it goes as well; while it is not known what that is, the namespace stays.
+//! Upstream: `pkg/controller/namespace/deletion/namespaced_resources_deleter.go`. As long as there are Pods, everything else stays:
+//! NetworkPolicies apply and Secrets and ConfigMaps are available until the Pods end (KEP-5080, ordered namespace deletion).
+//! Content on extension API servers is deleted as well; while their discovery fails, the namespace stays.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,11 +25,11 @@ use podwright_client::{Key, Partial};
 
 const FINALIZER: &str = "kubernetes";
 const PODS: &str = "pods";
-/// The reason of upstream's condition that some of the content could not be deleted.
+/// Upstream's condition reason for content that could not be deleted.
 const FAILED: &str = "ContentDeletionFailed";
-/// So much of why is told: each of the kinds may have a reason of its own, and a condition is read by people.
+/// The longest message: each kind may have its own reason, and humans read conditions.
 const LONGEST: usize = 32 * 1024;
-/// When it is looked again at what others serve, which nobody tells of.
+/// When to check extension API servers again, which send no notifications.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 pub const ROW: Row = Row {
@@ -68,15 +68,15 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     plan(&namespace, contents, &others, all, context.failures, context.now)
 }
 
-/// What is left of one kind in a namespace.
+/// The remaining objects of one kind in a namespace.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Remains {
     pub resource: String,
-    /// How many objects there are.
+    /// Their number.
     pub count: usize,
-    /// How many of them are not being deleted yet.
+    /// How many are not terminating yet.
     pub untouched: usize,
-    /// How many of them each finalizer holds back.
+    /// How many each finalizer blocks.
     pub finalizers: BTreeMap<String, usize>,
 }
 
@@ -110,8 +110,8 @@ fn remains<'a>(resource: &str, objects: impl Iterator<Item = &'a Partial>) -> Re
     remains
 }
 
-/// What a namespace that is being deleted needs; `contents` has one entry for every namespaced kind that is followed, `all` is what must
-/// hold at the server for these, with what is known of others, to be all; `failures` are why some of it could not be deleted.
+/// Plans a terminating namespace; `contents` has one entry for every followed namespaced kind, `all` are the guards that ensure
+/// that these are complete, together with remote discovery; `failures` are the reasons why some of it could not be deleted.
 pub fn plan(
     namespace: &Namespace,
     contents: Vec<Remains>,
@@ -132,13 +132,13 @@ pub fn plan(
         let mut write = Write::create(&done);
         write.request.verb = Verb::Update;
         write.request.subresource = Some("finalize".into());
-        // What is not followed is deleted unseen. Nothing can be created here any more, so it stays away.
+        // Other resources are deleted without observing them. Nothing can be created here any more.
         plan.then(unfollowed().map(|resource| clear(name, &resource)).collect());
         // As long as that succeeds there is nothing to tell: it is let go at once.
         if !failures.is_empty() || !others.full.is_empty() {
             plan.report = report(namespace, &contents, others, failures, now);
         }
-        // Caches may not show yet what was created last: ask once more before letting go.
+        // Caches may not show the latest objects yet: check once more before finalizing.
         let followed = contents.into_iter().map(|remains| remains.resource);
         let resources = followed.chain(unfollowed()).collect();
         write = write.reported(FAILED);
@@ -150,7 +150,7 @@ pub fn plan(
         plan.then(vec![write]);
         return plan;
     }
-    // What it is about now, and is told of: the Pods as long as there are some.
+    // The current step, which is reported: Pods as long as there are any.
     let due = contents.iter().find(|remains| remains.resource == PODS && remains.count > 0);
     let due = due.map_or(contents.as_slice(), std::slice::from_ref);
     if ours {
@@ -164,7 +164,7 @@ pub fn plan(
     plan
 }
 
-/// Tells how far it is, unless its status says so already.
+/// Reports the progress, unless the status has it already.
 fn report(
     namespace: &Namespace,
     contents: &[Remains],
@@ -180,7 +180,7 @@ fn report(
     Write::status(namespace, &new)
 }
 
-/// Deletes all objects of one kind, all but Pods only when there is no Pod left, seen or not.
+/// Deletes all objects of one kind; other kinds than Pods only when no Pod is left, observed or not.
 fn clear_in_turn(namespace: &str, resource: &str) -> Write {
     let write = clear(namespace, resource);
     match resource {
@@ -208,7 +208,7 @@ fn failed(failures: &[Failure]) -> String {
     short(format!("Failed to delete all resource types, {} remaining: {}", why.len(), why.join(", ")))
 }
 
-/// Cut where a condition becomes too long to be read.
+/// Truncates a message that is too long for a condition.
 fn short(mut message: String) -> String {
     message.truncate(message.floor_char_boundary(LONGEST));
     message

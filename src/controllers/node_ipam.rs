@@ -1,8 +1,8 @@
-//! Node addresses: every Node gets a range of Pod addresses of its own, once.
+//! Node IPAM: assigns every Node its Pod CIDRs, once.
 //!
-//! There is no allocator with a memory: what is taken is what stands in the Nodes. There is one key, the cluster, so
-//! that no range is chosen before the choice before is seen in the Nodes; and each choice is written on exactly the state
-//! of the Node that was without one.
+//! There is no in-memory allocator: the Nodes themselves show what is taken. There is a single key, the cluster, so that no range
+//! is chosen before the previous choice is visible in the Nodes; and each choice is conditional on the Node's state without a
+//! range.
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
@@ -31,14 +31,14 @@ pub const ROW: Row = Row {
     reconcile: |context: &Context<'_>, _: &Key| plan(&context.world.informers.nodes.list(), &context.world.config),
 };
 
-/// The ranges that a Node has.
+/// The CIDRs of a Node.
 fn taken(node: &Node) -> Vec<IpNet> {
     let Some(spec) = &node.spec else { return Vec::new() };
     let all = spec.pod_cidrs.iter().flatten().chain(&spec.pod_cidr);
     all.filter_map(|cidr| cidr.parse().ok()).collect()
 }
 
-/// Gives ranges to all Nodes that have none, lowest first.
+/// Assigns CIDRs to all Nodes without any, lowest first.
 pub fn plan(nodes: &[Arc<Node>], config: &Config) -> Plan {
     let mut plan = Plan::default();
     if !config.allocate_node_cidrs {
@@ -79,8 +79,8 @@ fn give(node: &Arc<Node>, cidrs: &[IpNet]) -> Option<Write> {
     Write::change(&**node, &new)
 }
 
-/// Ranges in use, from first to last address. Those that touch are one, so that the nearest one at or before an address
-/// decides, and a full block is jumped over at once.
+/// Ranges in use, from first to last address. Adjacent ones are merged, so that the nearest one at or before an address decides,
+/// and a full block is skipped at once.
 #[derive(Default)]
 struct Used(BTreeMap<IpAddr, IpAddr>);
 
@@ -101,13 +101,13 @@ impl Used {
         self.0.range(..=address).next_back().map(|(from, to)| (*from, *to))
     }
 
-    /// The last address of what is in the way of `cidr`.
+    /// The last address of what overlaps `cidr`.
     fn overlap(&self, cidr: IpNet) -> Option<IpAddr> {
         let (_, to) = self.nearest(cidr.broadcast())?;
         (to >= cidr.network() && to.is_ipv4() == cidr.addr().is_ipv4()).then_some(to)
     }
 
-    /// The lowest free range of `length` bits in `from`; none when there is none left.
+    /// The lowest free range of `length` bits in `from`, if any.
     fn take(&mut self, from: IpNet, length: u8) -> Option<IpNet> {
         if length < from.prefix_len() {
             return None;
@@ -127,7 +127,7 @@ impl Used {
     }
 }
 
-/// The range of `length` bits that `address` is in.
+/// The range of `length` bits that contains `address`.
 fn net(address: IpAddr, length: u8) -> Option<IpNet> {
     match address {
         IpAddr::V4(address) => Ipv4Net::new(address, length).ok().map(|net| net.trunc().into()),

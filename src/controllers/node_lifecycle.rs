@@ -1,7 +1,7 @@
-//! Node lifecycle: a node that has fallen silent is not ready, and taints say what its conditions mean for Pods.
+//! Node lifecycle: a node without heartbeats is not ready, and taints reflect its conditions.
 //!
-//! Upstream: `pkg/controller/nodelifecycle`. Clocks of nodes are not trusted: a heartbeat counts from when it was seen
-//! here, not from the time written in it.
+//! Upstream: `pkg/controller/nodelifecycle`. Nodes' clocks are not trusted: a heartbeat counts from when it was observed here, not
+//! from its own time.
 
 use std::{
     collections::HashMap,
@@ -33,7 +33,7 @@ pub const ROW: Row = Row {
         watches.on(&informers.leases, move |world, queue, change| {
             let key = Key::new("", &change.key.name);
             world.heartbeats.hear(&key.name);
-            // A beat of a node that is well changes nothing: its timer is set anew when it fires.
+            // A heartbeat of a healthy node changes nothing: its timer is reset when it fires.
             let silent = |node: Arc<Node>| condition(&node, "Ready").is_none_or(|ready| ready.status == "Unknown");
             if world.informers.nodes.get(&key).is_none_or(silent) {
                 queue.add(key);
@@ -42,7 +42,7 @@ pub const ROW: Row = Row {
         watches.on(&informers.nodes, move |world, queue, change| {
             let said = |node: &Node| node.status.as_ref().and_then(|status| status.conditions.clone());
             match &change.new {
-                // The agent's reports of its status are heartbeats as well; what is written here is not one.
+                // Status updates by the agent are heartbeats as well; those by this controller are not.
                 Some(node) if change.old.as_ref().is_none_or(|old| said(old) != said(node)) => {
                     let silenced = condition(node, "Ready").is_none_or(|ready| ready.status == "Unknown");
                     if !silenced || change.old.is_none() {
@@ -55,7 +55,7 @@ pub const ROW: Row = Row {
             queue.add(change.key.clone());
         });
         watches.on(&informers.pods, |world, queue, change| {
-            // A Pod that says it is ready on a node of which nothing is heard.
+            // A Pod that is marked ready on a silent node.
             let Some(pod) = change.new.as_ref().filter(|pod| meta::is_ready(pod)) else { return };
             let key = Key::new("", meta::node_name(pod).unwrap_or_default());
             if world.informers.nodes.get(&key).is_some_and(|node| is_silent(&node)) {
@@ -66,8 +66,8 @@ pub const ROW: Row = Row {
     reconcile,
 };
 
-/// When each node was heard last, by our own clock, the one that nobody sets: silence is how much time has passed, whatever
-/// the time of day is said to be. After a restart every node gets its full grace again.
+/// When each node's last heartbeat was observed, by a monotonic clock: silence is elapsed time, whatever the time of day. After a
+/// restart every node gets its full grace period again.
 #[derive(Default)]
 pub struct Heartbeats(Mutex<HashMap<String, Instant>>);
 
@@ -78,7 +78,7 @@ impl Heartbeats {
     fn forget(&self, node: &str) {
         self.lock().remove(node);
     }
-    /// As the time of day that it would be by the clock which shows `now`.
+    /// Converted to the time of day of a clock that shows `now`.
     fn last(&self, node: &str, now: Timestamp) -> Option<Timestamp> {
         self.lock().get(node).and_then(|heard| now.checked_sub(heard.elapsed()).ok())
     }
@@ -99,13 +99,13 @@ pub(super) fn condition<'a>(node: &'a Node, kind: &str) -> Option<&'a NodeCondit
     conditions::find(node.status.as_ref()?.conditions.as_deref()?, kind)
 }
 
-/// Whether nobody knows how it is. An agent that says that its node is not ready speaks for its Pods as well: two who both
-/// wrote their conditions would never come to an end.
+/// Whether its state is unknown. An agent that reports its node as not ready also updates its Pods: this controller does not write
+/// their conditions then, or both would conflict forever.
 fn is_silent(node: &Node) -> bool {
     condition(node, "Ready").is_some_and(|ready| ready.status == "Unknown")
 }
 
-/// What a node needs that was `heard` last then; `pods` are its Pods when nobody knows how it is.
+/// Plans a node whose last heartbeat was at `heard`; `pods` are its Pods if its state is unknown.
 pub fn plan(node: &Node, pods: &[Arc<Pod>], heard: Timestamp, now: Timestamp, config: &Config) -> Plan {
     let mut plan = Plan::default();
     if meta::is_terminating(&node.metadata) {
@@ -123,7 +123,7 @@ pub fn plan(node: &Node, pods: &[Arc<Pod>], heard: Timestamp, now: Timestamp, co
         let name = meta::name(&node.metadata);
         let note = Note::normal(about(node), "NodeNotReady", format!("Node {name} status is now: NodeNotReady"));
         plan.then(vec![if before { write.done(note) } else { write }]);
-        // The taints follow when the conditions are seen to be written.
+        // The taints follow once the written conditions are observed.
         return plan;
     }
     if is_silent(node) {
@@ -139,12 +139,12 @@ pub fn plan(node: &Node, pods: &[Arc<Pod>], heard: Timestamp, now: Timestamp, co
     plan
 }
 
-/// Events about nodes name them by uid as upstream's node controller does.
+/// Events about nodes name them by uid, as those of upstream's node controller.
 fn about(node: &Node) -> k8s_openapi::api::core::v1::ObjectReference {
     reference(node)
 }
 
-/// Nobody knows how it is.
+/// Sets the conditions to unknown.
 fn silence(status: &mut NodeStatus, now: Timestamp) {
     let all = status.conditions.get_or_insert_default();
     for kind in ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"] {
@@ -159,7 +159,7 @@ fn silence(status: &mut NodeStatus, now: Timestamp) {
     }
 }
 
-/// Pods of a node of which nothing is heard are not ready, so that Services leave them out.
+/// Pods of a silent node are not ready, so that Services leave them out.
 fn mark(pod: &Arc<Pod>, now: Timestamp) -> Option<Write> {
     let mut new = Pod::clone(pod);
     let ready = new.status.as_mut()?.conditions.as_mut()?.iter_mut().find(|c| c.type_ == "Ready")?;
@@ -169,7 +169,7 @@ fn mark(pod: &Arc<Pod>, now: Timestamp) -> Option<Write> {
     Write::shared_status(&**pod, &new).map(|write| write.done(note))
 }
 
-/// A condition, its status, and the taint that says so.
+/// A condition, its status, and the corresponding taint.
 const TAINTS: &[(&str, &str, &str)] = &[
     ("Ready", "False", NOT_READY),
     ("Ready", "Unknown", UNREACHABLE),
@@ -179,8 +179,8 @@ const TAINTS: &[(&str, &str, &str)] = &[
     ("NetworkUnavailable", "True", "node.kubernetes.io/network-unavailable"),
 ];
 
-/// The taints that a node's conditions call for, beside those that are none of ours. Which node is to lose its Pods is
-/// decided zone by zone, in `node_zones`; here the taint that evicts goes with its reason, or changes with it.
+/// The taints for a node's conditions, in addition to foreign ones. `node_zones` decides, by zone, when a node is tainted for
+/// eviction; here that taint is removed with its reason, or changed with it.
 pub fn taints(node: &Node, old: &[Taint], now: Timestamp) -> Vec<Taint> {
     let mut wanted: Vec<(&str, &str)> = Vec::new();
     for (kind, status, key) in TAINTS {
@@ -191,7 +191,7 @@ pub fn taints(node: &Node, old: &[Taint], now: Timestamp) -> Vec<Taint> {
             }
         }
     }
-    // A node that has never reported is as good as not ready.
+    // A node that has never reported counts as not ready.
     if condition(node, "Ready").is_none() {
         wanted.push((NOT_READY, "NoSchedule"));
     }
@@ -213,7 +213,7 @@ pub fn taints(node: &Node, old: &[Taint], now: Timestamp) -> Vec<Taint> {
     taints
 }
 
-/// Whether it is the taint of ours by which Pods leave a node.
+/// Whether it is our taint that evicts Pods.
 pub(super) fn evicts(taint: &Taint) -> bool {
     taint.effect == "NoExecute" && (taint.key == NOT_READY || taint.key == UNREACHABLE)
 }

@@ -1,5 +1,5 @@
-//! The TTL of nodes: for how long an agent may take what it has read of Secrets and ConfigMaps for current; the longer the
-//! larger the cluster is. The steps overlap, so that a cluster at a limit does not go to and fro.
+//! The TTL of nodes: how long an agent may cache Secrets and ConfigMaps; longer in larger clusters. The steps overlap, so that a
+//! cluster at a boundary does not alternate.
 //!
 //! Upstream: `pkg/controller/ttl`.
 
@@ -12,7 +12,7 @@ use podwright_client::Key;
 
 pub const TTL: &str = "node.alpha.kubernetes.io/ttl";
 
-/// From so many nodes, to so many, so many seconds.
+/// From this many nodes, up to this many, this many seconds.
 const STEPS: &[(usize, usize, u32)] =
     &[(0, 100, 0), (90, 500, 15), (450, 1000, 30), (900, 2000, 60), (1800, usize::MAX, 300)];
 
@@ -40,16 +40,16 @@ pub const ROW: Row = Row {
     },
 };
 
-/// Whether a cluster comes to the end of a step when it grows or shrinks so: several nodes may come or go at once.
+/// Whether a change in size crosses a boundary: several nodes may come or go at once.
 pub fn crosses(before: usize, now: usize) -> bool {
     STEPS.iter().any(|(from, to, _)| (before < *from) != (now < *from) || (before > *to) != (now > *to))
 }
 
-/// What a node of so many needs.
+/// Plans a node in a cluster of this size.
 pub fn plan(node: &Node, nodes: usize) -> Plan {
     let noted = meta::annotation(&node.metadata, TTL).and_then(|text| text.parse::<u32>().ok());
     let mut step = noted.and_then(|ttl| STEPS.iter().position(|step| step.2 == ttl)).unwrap_or(0);
-    // The invariant: the first step begins at nothing, the last one has no end.
+    // The invariant: the first step starts at 0, the last one is unbounded.
     while nodes > STEPS[step].1 {
         step += 1;
     }

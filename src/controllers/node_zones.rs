@@ -1,10 +1,9 @@
-//! Zones: how fast nodes that are not ready lose their Pods. One node after the other gets the taint that evicts; slower,
-//! or not at all, where so many of a zone are not ready that the fault is more likely the zone's than theirs; and none
-//! while no node of the cluster is ready: then it is most likely on this side.
+//! Zones: how fast nodes that are not ready lose their Pods. Nodes are tainted for eviction one after the other; slower, or not at
+//! all, if so many in a zone are not ready that the zone rather than the nodes is at fault; and none while no node of the cluster
+//! is ready: then the control plane is probably disconnected.
 //!
-//! Upstream: `pkg/controller/nodelifecycle`, its zone states and rate limiters. When the last node of a zone was tainted is
-//! told by the taints themselves: there is nothing to lose at a restart.
-//! <https://kubernetes.io/docs/concepts/architecture/nodes/#rate-limits-on-eviction>
+//! Upstream: `pkg/controller/nodelifecycle`, its zone states and rate limiters. The taints themselves show when the last node of a
+//! zone was tainted: a restart loses nothing. <https://kubernetes.io/docs/concepts/architecture/nodes/#rate-limits-on-eviction>
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -22,8 +21,8 @@ const REGION: &str = "topology.kubernetes.io/region";
 const ZONE: &str = "topology.kubernetes.io/zone";
 const EXCLUDED: &str = "node.kubernetes.io/exclude-disruption";
 
-/// One key for all zones: whether any node at all is ready concerns each of them, and each change of many costs one look at
-/// all nodes, not one for each zone.
+/// One key for all zones: whether any node at all is ready affects each of them, and a burst of changes costs one pass over all
+/// nodes, not one per zone.
 pub const ROW: Row = Row {
     name: "node-controller",
     workers: 1,
@@ -45,13 +44,13 @@ pub const ROW: Row = Row {
     },
 };
 
-/// The zone that a node is in; nodes that do not say are in one together.
+/// The zone of a node; nodes without the labels share one.
 pub fn zone(node: &Node) -> Key {
     let label = |name: &str| node.metadata.labels.as_ref().and_then(|labels| labels.get(name)).cloned();
     Key::new(label(REGION).unwrap_or_default(), label(ZONE).unwrap_or_default())
 }
 
-/// The taint that shall evict a node's Pods; none of a node that is ready, or has not said anything yet.
+/// The eviction taint that a node should get; `None` if it is ready, or has not reported yet.
 fn wanted(node: &Node) -> Option<&'static str> {
     match node_lifecycle::condition(node, "Ready")?.status.as_str() {
         "False" => Some(NOT_READY),
@@ -60,13 +59,13 @@ fn wanted(node: &Node) -> Option<&'static str> {
     }
 }
 
-/// The taint of ours that evicts its Pods now.
+/// The node's current NoExecute taint of node lifecycle.
 fn evicts(node: &Node) -> Option<&Taint> {
     let mut taints = node.spec.as_ref()?.taints.iter().flatten();
     taints.find(|taint| node_lifecycle::evicts(taint))
 }
 
-/// How a zone is.
+/// The state of a zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ZoneState {
     Normal,
@@ -96,10 +95,10 @@ pub fn state(ready: usize, unready: usize, config: &Config) -> ZoneState {
     }
 }
 
-/// How long it takes from one node of a zone to the next; for ever, if none is to be tainted now.
+/// The time between two taints in a zone; `None` if none may be tainted now.
 fn interval(state: ZoneState, nodes: usize, config: &Config) -> Option<Duration> {
     let rate = match state {
-        // That a zone is gone as a whole is not its nodes' fault; but there are other zones to go to.
+        // A zone that is down entirely is not its nodes' fault; but there are other zones for their Pods.
         ZoneState::Normal | ZoneState::Full => config.node_eviction_rate,
         ZoneState::Partial if nodes > config.large_cluster_size => config.secondary_node_eviction_rate,
         ZoneState::Partial => 0.0,
@@ -116,7 +115,7 @@ struct Zone<'a> {
     nodes: Vec<&'a Node>,
 }
 
-/// What the nodes of all zones need.
+/// Plans the nodes of all zones.
 pub fn plan(nodes: &[Arc<Node>], now: Timestamp, config: &Config) -> Plan {
     let mut zones: BTreeMap<Key, Zone<'_>> = BTreeMap::new();
     for node in nodes {
@@ -147,13 +146,13 @@ pub fn plan(nodes: &[Arc<Node>], now: Timestamp, config: &Config) -> Plan {
     plan
 }
 
-/// The next node of a zone to lose its Pods, if it is time for that, and when to look at the zone again.
+/// The next node of a zone to taint, if it is time for that, and when to check the zone again.
 fn next(zone: &Zone<'_>, now: Timestamp, config: &Config) -> (Option<Write>, Option<Duration>) {
     let state = state(zone.ready, zone.unready, config);
     let Some(interval) = interval(state, zone.ready + zone.unready, config) else { return (None, None) };
     let waits =
         |node: &&&Node| wanted(node).is_some() && evicts(node).is_none() && !meta::is_terminating(&node.metadata);
-    // Who has been silent longest is first.
+    // The longest silent first.
     let Some(first) = zone.nodes.iter().filter(waits).min_by_key(|node| (since(node), meta::name(&node.metadata)))
     else {
         return (None, None);
@@ -169,7 +168,7 @@ fn since(node: &Node) -> Option<Timestamp> {
     node_lifecycle::condition(node, "Ready")?.last_transition_time.as_ref().map(|time| time.0)
 }
 
-/// Sets the taint that evicts, or takes it away.
+/// Sets or removes the eviction taint.
 fn change(node: &Node, key: Option<&str>, now: Timestamp) -> Option<Write> {
     let mut new = node.clone();
     let spec = new.spec.get_or_insert_default();

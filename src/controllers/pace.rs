@@ -1,10 +1,10 @@
-//! How fast controllers make Pods for a namespace.
+//! The rate at which controllers create Pods for a namespace.
 //!
-//! A manifest asks for two thousand million as easily as for two. As long as there are nodes for them they are made as fast as
-//! that goes; but where thousands wait for a node already, more of them help nobody, and fill the memory of all that know of
-//! Pods. So it is with those that have failed, or are being deleted, and are still there: a node may be lost for long, and nobody
-//! may remove what has failed. There they come one by one, as at upstream all do (`--kube-api-qps` of kube-controller-manager),
-//! until there are fewer.
+//! A manifest requests two billion Pods as easily as two. As long as there are nodes for them, they are created as fast as
+//! possible; but if thousands already wait for a node, more are useless, and fill the memory of every component that watches Pods.
+//! The same applies to existing Pods that have failed or are terminating: a node may be lost for long, and failed Pods may never be
+//! removed. Then further ones are created at a limited rate, as upstream does for all (`--kube-api-qps` of
+//! kube-controller-manager), until there are fewer.
 
 use std::{
     collections::HashMap,
@@ -14,27 +14,27 @@ use std::{
 
 use tokio::time::Instant;
 
-/// So many Pods of a namespace that has no room are made each second, at most so many at once.
+/// How many Pods per second, and at once, are created for a namespace without room.
 const PER_SECOND: f64 = 5.0;
 const AT_ONCE: f64 = 20.0;
 
-/// When to look again whether more may be made.
+/// When to check again whether more may be created.
 pub const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
-/// How many more Pods a namespace has room for where `waiting` wait for a node, of which `crowd` are many, and `leaving` have failed
-/// or are being deleted: twice as many, for whoever rolls out thousands has as many of the old that end.
+/// How many more Pods a namespace has room for if `waiting` wait for a node, with a limit of `crowd`, and `leaving` have failed or
+/// are terminating: the limit for these is twice as high, as a rollout of thousands has as many old ones that end.
 pub fn room(waiting: usize, leaving: usize, crowd: usize) -> usize {
     crowd.saturating_sub(waiting).min(crowd.saturating_mul(2).saturating_sub(leaving))
 }
 
 impl Bucket {
-    /// With what has been earned by now.
+    /// Including the tokens earned by now.
     fn holds(&self) -> f64 {
         (self.tokens + self.at.elapsed().as_secs_f64() * PER_SECOND).min(AT_ONCE)
     }
 }
 
-/// The paces of all namespaces in which many Pods wait, or are left.
+/// The rates of all namespaces with many waiting or leaving Pods.
 #[derive(Default)]
 pub struct Paces(Mutex<HashMap<String, Bucket>>);
 
@@ -44,7 +44,7 @@ struct Bucket {
 }
 
 impl Paces {
-    /// How many Pods may be made now at most in a namespace that has `room` for so many.
+    /// How many Pods may be created now at most in a namespace with this much room.
     pub fn most(&self, namespace: &str, room: usize) -> usize {
         if room > 0 {
             return room;
@@ -53,7 +53,7 @@ impl Paces {
         self.buckets().get(namespace).map_or(AT_ONCE, Bucket::holds) as usize
     }
 
-    /// How many of `wanted` Pods may be made now in a namespace that has `room` for so many.
+    /// How many of `wanted` Pods may be created now in a namespace with this much room.
     pub fn grant(&self, namespace: &str, wanted: usize, room: usize) -> usize {
         let mut buckets = self.buckets();
         if room > 0 {
@@ -67,13 +67,13 @@ impl Paces {
         // The invariant: it is between 0 and `AT_ONCE`.
         let granted = wanted.min(bucket.tokens as usize);
         bucket.tokens -= granted as f64;
-        // Whose bucket is full again makes nothing any more.
+        // A full bucket need not be kept.
         buckets.retain(|_, bucket| bucket.holds() < AT_ONCE);
         granted
     }
 
     fn buckets(&self) -> MutexGuard<'_, HashMap<String, Bucket>> {
-        // Nothing between its changes panics.
+        // No panic can occur between its changes.
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

@@ -10,20 +10,20 @@ use tokio::time::Instant;
 
 use podwright_api::{Status, Verb};
 
-/// How long a read may take. (A write goes on though nobody waits for it any longer: it has the time that the server gives it.)
+/// The time limit of a read. (A write continues without the caller: it has the server's own time limit.)
 const READ: Duration = Duration::from_secs(5);
 /// A write that has taken longer was slow.
 const WRITE: Duration = Duration::from_secs(10);
 /// How long who was slow for a namespace is not asked again for it, at first and at most.
 const FIRST: Duration = Duration::from_secs(10);
 const MOST: Duration = Duration::from_secs(160);
-/// Of so many it is remembered at most.
+/// The most that are remembered.
 const REMEMBERED: usize = 4096;
 
-/// Groups of metrics, in whose resources' names stands what is measured.
+/// Metrics groups, whose resource names contain what is measured.
 const METRICS: [&str; 2] = ["custom.metrics.k8s.io", "external.metrics.k8s.io"];
 
-/// Who was slow, and for which namespace: what one tenant asks for may be slow for him alone.
+/// The slow servers by namespace: what one tenant requests may be slow only for that tenant.
 #[derive(Default)]
 pub struct Patience(Mutex<HashMap<(String, String), Slow>>);
 
@@ -34,10 +34,11 @@ struct Slow {
 }
 
 impl Patience {
-    /// Waits for an answer about a resource, which is asked for on behalf of a namespace.
+    /// Waits for a response about a resource on behalf of a namespace.
     ///
     /// # Errors
-    /// Those of the answer; and if others serve the resource: it took too long, or did so a short while ago.
+    ///
+    /// Those of the response; and for resources served elsewhere: it took too long, or did so recently.
     pub async fn wait<T>(
         &self,
         namespace: &str,
@@ -75,7 +76,7 @@ impl Patience {
 
     fn remember(&self, key: (String, String)) {
         let (now, mut slow) = (Instant::now(), self.slow());
-        // Several that were asked at once were slow once.
+        // Several concurrent requests count as slow once.
         if slow.get(&key).is_some_and(|slow| slow.until > now) {
             return;
         }
@@ -94,10 +95,10 @@ impl Patience {
     }
 }
 
-/// The group, with its version if it is named, of a resource that may be served or converted by others: `ext.example.com/v1` of
+/// The group, with its version if given, of a resource that may be served or converted elsewhere: `ext.example.com/v1` for
 /// `things.ext.example.com/v1`.
 fn elsewhere(resource: &str) -> Option<&str> {
-    // Served here or by somebody else, by the same name.
+    // Served here or elsewhere under the same name.
     if resource.ends_with(".metrics.k8s.io") {
         return Some("metrics.k8s.io");
     }

@@ -1,7 +1,7 @@
-//! Pod garbage: Pods that nobody else will ever remove.
+//! Pod garbage: Pods that no other component removes.
 //!
-//! Upstream: `pkg/controller/podgc`. Three controllers: Pods of nodes that no longer exist (or are declared out of
-//! service), Pods deleted before they were ever scheduled, and the oldest of too many terminated Pods.
+//! Upstream: `pkg/controller/podgc`. Three controllers: Pods of nodes that no longer exist (or are declared out of service), Pods
+//! deleted before they were scheduled, and the oldest terminated Pods beyond a limit.
 
 use std::{sync::Arc, time::Duration};
 
@@ -32,7 +32,7 @@ pub const ORPHANED: Row = Row {
         watches.on(&informers.nodes, move |_, queue, change| match &change.new {
             Some(node) if is_out_of_service(node) => queue.add(change.key.clone()),
             Some(_) => {}
-            // It may come back: its Pods are given some time.
+            // The node may come back: its Pods are kept for a while.
             None => queue.add_after(change.key.clone(), quarantine),
         });
         watches.on(&informers.pods, move |world, queue, change| {
@@ -71,7 +71,7 @@ pub const UNSCHEDULED: Row = Row {
     },
 };
 
-/// There is one key, the cluster.
+/// There is a single key, the cluster.
 pub const TERMINATED: Row = Row {
     name: NAME,
     workers: 1,
@@ -101,7 +101,8 @@ fn is_unscheduled_leftover(pod: &Pod) -> bool {
     meta::is_terminating(&pod.metadata) && meta::node_name(pod).is_none()
 }
 
-/// Removes a Pod that is being deleted and never came to a node. Whoever counts its ends, and holds it for that, has to see one.
+/// Removes a terminating Pod that was never scheduled. If it has a finalizer for counting results, it must be marked as failed
+/// first.
 pub fn unscheduled(pod: &Pod) -> Plan {
     let mut plan = Plan::default();
     if is_unscheduled_leftover(pod) {
@@ -111,7 +112,7 @@ pub fn unscheduled(pod: &Pod) -> Plan {
     plan
 }
 
-/// What to do about the Pods of a node that may be gone.
+/// Plans the Pods of a node that may be gone.
 pub fn orphaned(key: &Key, node: Option<&Node>, pods: &[Arc<Pod>], now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     let doomed: Vec<&Arc<Pod>> = match node {
@@ -121,7 +122,7 @@ pub fn orphaned(key: &Key, node: Option<&Node>, pods: &[Arc<Pod>], now: Timestam
         }
         Some(_) => return plan,
     };
-    // Who was being deleted anyway was not disrupted by that of his node.
+    // A Pod that was terminating anyway was not disrupted by the loss of its node.
     let end = |pod: &Pod| if node.is_none() { disrupted(pod, now) } else { failed(pod) };
     let guard = |write: Write| match node {
         None => write.guarded(Guard::Absent { resource: Node::resource(), key: key.clone(), uid: None }),
@@ -137,7 +138,7 @@ fn is_ready(node: &Node) -> bool {
     conditions::find(conditions, "Ready").is_some_and(|ready| ready.status == "True")
 }
 
-/// The Pods beyond the threshold: first those that were evicted, then the oldest. Those on their way already count.
+/// The Pods beyond the threshold: first evicted ones, then the oldest. Terminating ones count already.
 pub fn terminated(pods: &[Arc<Pod>], threshold: usize) -> Plan {
     let mut finished: Vec<&Arc<Pod>> = pods.iter().filter(|pod| meta::is_finished(pod)).collect();
     let surplus = finished.len().saturating_sub(threshold);
@@ -148,13 +149,13 @@ pub fn terminated(pods: &[Arc<Pod>], threshold: usize) -> Plan {
     plan
 }
 
-/// Whether its node put it out for want of something.
+/// Whether its node evicted it for lack of a resource.
 fn is_evicted(pod: &Pod) -> bool {
     let reason = pod.status.as_ref().and_then(|status| status.reason.as_deref());
     meta::phase(pod) == "Failed" && reason == Some("Evicted")
 }
 
-/// Nobody else is left to report the Pod's end.
+/// No node is left to report the Pod's end.
 fn disrupted(pod: &Pod, now: Timestamp) -> Option<Write> {
     if meta::is_finished(pod) {
         return None;
@@ -168,7 +169,7 @@ fn disrupted(pod: &Pod, now: Timestamp) -> Option<Write> {
     Write::shared_status(pod, &new)
 }
 
-/// The same of a Pod that nobody has disrupted: it never came to a node, or was being deleted anyway.
+/// The same for a Pod without a disruption: it was never scheduled, or was terminating anyway.
 fn failed(pod: &Pod) -> Option<Write> {
     if meta::is_finished(pod) {
         return None;
@@ -178,7 +179,7 @@ fn failed(pod: &Pod) -> Option<Write> {
     Write::shared_status(pod, &new)
 }
 
-/// Nobody is left who could end it gracefully.
+/// No node is left to end it gracefully.
 fn force(pod: &Pod) -> Write {
     let mut write = Write::delete(pod);
     write.request.options.grace_period_seconds = Some(0);

@@ -1,9 +1,9 @@
-//! The work queue: a key is in it once, is worked on by one worker at a time, and comes back ever later while it fails. Each
-//! namespace's keys have their turn, however many another has.
+//! The work queue: contains a key once, gives it to one worker at a time, and retries failed keys with growing back-off. Namespaces
+//! take turns, however many keys each has.
 //!
-//! The semantics are those of upstream's `client-go/util/workqueue`: `dirty` holds what needs work, `processing` what is
-//! worked on; a key added while it is worked on comes back when that is done. (There, whoever comes first is served first, and all
-//! retries have one rate: that a cluster has many tenants is nothing to upstream's queue.)
+//! The semantics are those of upstream's `client-go/util/workqueue`: `dirty` contains what needs work, `processing` what is being
+//! processed; a key added while it is processed is queued again afterwards. (Upstream's queue is first come, first served, with one
+//! rate limit for all retries: it does not distinguish tenants.)
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -19,13 +19,13 @@ use tokio_util::sync::CancellationToken;
 use super::{fair_queue::FairQueue, queue_metrics::QueueMetrics};
 use podwright_client::Key;
 
-/// A failing key's first wait; it doubles up to `MOST`.
+/// A failing key's first delay; it doubles up to `MOST`.
 const FIRST: Duration = Duration::from_millis(5);
 const MOST: Duration = Duration::from_secs(1000);
-/// All retries of one namespace together: so many a second, in bursts of so many.
+/// The limit for all retries of one namespace: per second, and as a burst.
 const RETRIES_PER_SECOND: f64 = 10.0;
 const RETRY_BURST: f64 = 100.0;
-/// Of more namespaces only those are remembered that have used up some of it.
+/// Beyond this number, only namespaces with used-up tokens are kept.
 const BUCKETS: usize = 1024;
 
 /// A deduplicating, delaying, rate-limited queue. Clones share it.
@@ -38,16 +38,16 @@ struct Shared {
 }
 
 struct State {
-    /// Each with when it came.
+    /// Each with its arrival.
     ready: FairQueue<(Key, Instant)>,
     dirty: HashSet<Key>,
-    /// Each with when the work on it began.
+    /// Each with the start of its processing.
     processing: HashMap<Key, Instant>,
-    /// What shall be added later, and for each such key when. (tokio's `DelayQueue` orders no keys within a millisecond, which a
-    /// simulated run needs to be the same again from its seed, and panics at waits of years.)
+    /// Keys to add later, and when. (tokio's `DelayQueue` does not order keys within a millisecond, which simulations need to be
+    /// reproducible from a seed, and panics with delays of years.)
     later: BTreeSet<(Instant, Key)>,
     due: HashMap<Key, Instant>,
-    /// What was added patiently while it was worked on.
+    /// Added patiently while being processed.
     patient: HashSet<Key>,
     failures: HashMap<Key, u32>,
     /// By namespace.
@@ -58,12 +58,12 @@ struct State {
     metrics: QueueMetrics,
 }
 
-/// On whose account a key is worked on: its namespace's, or its own, as a Namespace is the account of what it holds.
+/// The account of a key: its namespace, or for a Namespace itself, as it is the account of its content.
 pub(super) fn account(key: &Key) -> &str {
     if key.namespace.is_empty() { &key.name } else { &key.namespace }
 }
 
-/// A token bucket that lends: a taker waits until its token has been earned.
+/// A token bucket with debt: a taker waits until its token has been earned.
 struct Bucket {
     tokens: f64,
     at: Instant,
@@ -88,7 +88,7 @@ impl Default for Queue {
 }
 
 impl Queue {
-    /// An empty queue for so many workers; its figures are told under `name`.
+    /// An empty queue for this many workers; its metrics have the label `name`.
     pub fn new(name: &'static str, workers: usize) -> Queue {
         let state = State {
             ready: FairQueue::default(),
@@ -113,20 +113,20 @@ impl Queue {
         Queue(shared)
     }
 
-    /// Wants `key` worked on, now or as soon as the work on it that runs is done.
+    /// Adds `key`: now, or as soon as its current processing is done.
     pub fn add(&self, key: Key) {
         if self.state().add(key) {
             self.0.changed.notify_one();
         }
     }
 
-    /// Wants `key` worked on now, or, if it has failed, when it is tried again: for what a controller may have brought about by the
-    /// very work that has failed. (At upstream, such an event cuts each wait; a failure that says something else each time, and is
-    /// told of in a status, is then tried again without end and without rest.)
+    /// Adds `key` now or, if it has failed, at its next retry: for events that the controller's failing work may have caused
+    /// itself. (Upstream's queue does not wait then; a failure with a different message each time, reported in a status, is then
+    /// retried endlessly without delay.)
     pub fn add_patiently(&self, key: Key) {
         let mut state = self.state();
         if state.processing.contains_key(&key) {
-            // How that ends decides.
+            // The result of the processing decides.
             state.patient.insert(key);
         } else if !state.waits_for_retry(&key) && state.add(key) {
             drop(state);
@@ -134,12 +134,12 @@ impl Queue {
         }
     }
 
-    /// Wants `key` worked on after `delay`. Of several such wishes the earliest counts.
+    /// Adds `key` after `delay`. Of several delays the earliest counts.
     pub fn add_after(&self, key: Key, delay: Duration) {
         if delay.is_zero() {
             return self.add(key);
         }
-        // A wait beyond what the clock can say is no wish at all.
+        // A delay beyond the clock's range is ignored.
         let Some(when) = Instant::now().checked_add(delay) else { return };
         let mut state = self.state();
         match state.due.get(&key).copied() {
@@ -153,14 +153,13 @@ impl Queue {
         self.0.changed.notify_one();
     }
 
-    /// Whether `key` is going to be worked on within `delay` as it is.
+    /// Whether `key` will be processed within `delay` anyway.
     pub fn is_due_within(&self, key: &Key, delay: Duration) -> bool {
         let state = self.state();
         state.dirty.contains(key) || state.due.get(key).is_some_and(|when| when.duration_since(Instant::now()) <= delay)
     }
 
-    /// Wants `key` worked on again after a failure: later each time, and all failing keys of a namespace together at a bounded
-    /// rate.
+    /// Adds `key` after a failure: with growing delay, and a rate limit for all failing keys of a namespace.
     pub fn add_rate_limited(&self, key: Key) {
         let delay = {
             let mut state = self.state();
@@ -173,7 +172,7 @@ impl Queue {
         self.add_after(key, delay);
     }
 
-    /// Wants all keys now that were to be worked on later.
+    /// Adds all delayed keys now.
     pub fn hurry(&self) {
         let mut state = self.state();
         for (_, key) in std::mem::take(&mut state.later) {
@@ -184,17 +183,17 @@ impl Queue {
         self.0.changed.notify_one();
     }
 
-    /// Ends the history of failures of `key`.
+    /// Resets the failures of `key`.
     pub fn forget(&self, key: &Key) {
         self.state().failures.remove(key);
     }
 
-    /// How often `key` has failed since it last was forgotten.
+    /// How often `key` has failed since its last reset.
     pub fn failures(&self, key: &Key) -> u32 {
         self.state().failures.get(key).copied().unwrap_or(0)
     }
 
-    /// The next key to work on; `done` must follow.
+    /// The next key to process; `done` must follow.
     pub async fn get(&self) -> Key {
         loop {
             let changed = self.0.changed.notified();
@@ -226,7 +225,7 @@ impl Queue {
         }
     }
 
-    /// The work on `key` has ended.
+    /// The processing of `key` has ended.
     pub fn done(&self, key: &Key) {
         let mut state = self.state();
         state.release(key);
@@ -236,15 +235,15 @@ impl Queue {
         } else if patient {
             state.add(key.clone());
         }
-        // The worker that is free now may be what a key has waited for.
+        // A key may have waited for the worker that is free now.
         if !state.ready.is_empty() {
             drop(state);
             self.0.changed.notify_one();
         }
     }
 
-    /// One worker: does `work` on one key after the other until `shutdown`. Work that panics is tried again, ever later, and
-    /// keeps nobody else from being worked on.
+    /// One worker: runs `work` on one key after the other until `shutdown`. A panic counts as a failure with back-off, and does not
+    /// affect other keys.
     pub async fn work<F>(&self, controller: &str, shutdown: &CancellationToken, work: impl Fn(Key) -> F)
     where
         F: Future<Output = ()>,
@@ -271,8 +270,8 @@ impl Queue {
 }
 
 impl State {
-    /// The next key, and when it came. A namespace that holds workers gets another one while more are free than it holds, or nobody
-    /// else waits and a quarter of them is free: slow work of one leaves workers for the others.
+    /// The next key, and its arrival. A namespace that holds workers gets another one while more are free than it holds, or no
+    /// other waits and a quarter of them is free: slow work of one leaves workers to the others.
     fn next(&mut self) -> Option<(Key, Instant)> {
         let free = self.workers.saturating_sub(self.processing.len());
         let held = |namespace: &str| self.held.get(namespace).copied().unwrap_or(0);
@@ -281,7 +280,7 @@ impl State {
             let held = held(namespace);
             held == 0 || held < free || (free > spare && self.ready.is_only(namespace))
         };
-        // The borrow of `ready` by `may` ends before it is changed.
+        // The borrow of `ready` by `may` ends before it is modified.
         let turn = self.ready.turn_of(may)?;
         self.ready.take(turn).map(|(_, next)| next)
     }
@@ -302,7 +301,7 @@ impl State {
         }
     }
 
-    /// Whether a worker has something new to take.
+    /// Whether a worker must be woken.
     fn add(&mut self, key: Key) -> bool {
         if !self.dirty.insert(key.clone()) {
             return false;
@@ -315,7 +314,7 @@ impl State {
         true
     }
 
-    /// Whether it has failed, and is going to be tried again.
+    /// Whether it has failed, and waits for its retry.
     fn waits_for_retry(&self, key: &Key) -> bool {
         self.failures.contains_key(key) && self.due.contains_key(key)
     }
@@ -326,7 +325,7 @@ impl State {
         self.ready.push(&account, (key, Instant::now()));
     }
 
-    /// How long a retry of a namespace has to wait for others of it.
+    /// How long a namespace's retry waits for other ones.
     fn retry(&mut self, namespace: &str, now: Instant) -> Duration {
         if self.buckets.len() >= BUCKETS {
             self.buckets.retain(|_, bucket| bucket.holds(now) < RETRY_BURST);
@@ -335,7 +334,7 @@ impl State {
         self.buckets.entry(namespace.to_owned()).or_insert(full).take(now)
     }
 
-    /// Adds what was to be added later and is due.
+    /// Adds delayed keys that are due.
     fn mature(&mut self, now: Instant) {
         while self.later.first().is_some_and(|(when, _)| *when <= now) {
             let Some((_, key)) = self.later.pop_first() else { return };

@@ -1,4 +1,4 @@
-//! What work queues tell of themselves, under the names of upstream's `k8s.io/component-base/metrics/prometheus/workqueue`.
+//! Metrics of work queues, under the names of upstream's `k8s.io/component-base/metrics/prometheus/workqueue`.
 
 use std::sync::{LazyLock, Mutex, PoisonError};
 
@@ -14,7 +14,7 @@ struct Named {
     name: &'static str,
 }
 
-/// The figures of all queues, by name.
+/// The metrics of all queues, by name.
 struct All {
     adds: Family<Named, Counter>,
     depth: Family<Named, Gauge>,
@@ -57,7 +57,7 @@ static ALL: LazyLock<All> = LazyLock::new(|| {
     all
 });
 
-/// What of a queue is looked at when the figures are shown: when the work that runs now began. False: the queue is gone.
+/// Collects the start times of running work when metrics are exposed. False: the queue is gone.
 type Look = Box<dyn Fn(&mut Vec<Instant>) -> bool + Send>;
 
 static QUEUES: Mutex<Vec<(&'static str, Look)>> = Mutex::new(Vec::new());
@@ -74,7 +74,7 @@ fn refresh() {
     }
 }
 
-/// The figures of one queue.
+/// The metrics of one queue.
 #[derive(Clone)]
 pub(super) struct QueueMetrics {
     pub adds: Counter,
@@ -96,7 +96,7 @@ impl QueueMetrics {
         }
     }
 
-    /// Has `look` asked for the work that runs.
+    /// Registers `look` for running work.
     pub fn watch(name: &'static str, look: impl Fn(&mut Vec<Instant>) -> bool + Send + 'static) {
         LazyLock::force(&ALL);
         QUEUES.lock().unwrap_or_else(PoisonError::into_inner).push((name, Box::new(look)));

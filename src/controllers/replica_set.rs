@@ -1,7 +1,7 @@
-//! ReplicaSets and ReplicationControllers: as many Pods of a template as asked for.
+//! ReplicaSets and ReplicationControllers: maintain a number of Pods from a template.
 //!
-//! Upstream: `pkg/controller/replicaset/replica_set.go`, and `pkg/controller/replication`, which takes a
-//! ReplicationController for a ReplicaSet as well.
+//! Upstream: `pkg/controller/replicaset/replica_set.go`, and `pkg/controller/replication`, which also converts a
+//! ReplicationController to a ReplicaSet.
 
 use std::{
     borrow::Cow,
@@ -29,7 +29,7 @@ use super::{
 };
 use podwright_client::{Informer, Informers, Key, Typed, reference};
 
-/// At most so many Pods are created or deleted for one ReplicaSet at a time.
+/// The most Pods created or deleted for one ReplicaSet at a time.
 const BURST: usize = 500;
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
@@ -49,13 +49,13 @@ pub const REPLICATION: Row = Row {
     reconcile: reconcile::<ReplicationController>,
 };
 
-/// What can be taken for a ReplicaSet.
+/// Kinds that can be treated as a ReplicaSet.
 pub trait Replicated: Typed {
     fn all(informers: &Informers) -> &Informer<Self>;
-    /// The ReplicaSet that it would be.
+    /// Its form as a ReplicaSet.
     fn as_set(&self) -> Cow<'_, ReplicaSet>;
     fn with_status(&self, status: ReplicaSetStatus) -> Self;
-    /// Whether it selects an object of these metadata; nothing is made for it.
+    /// Whether it selects an object with this metadata, without allocation.
     fn selects(&self, meta: &ObjectMeta) -> bool;
 }
 
@@ -128,7 +128,7 @@ fn watch<K: Replicated>(watches: &mut Watches<'_>) {
     watches.own(K::all(informers));
     watches.pods_of(K::KIND);
     watches.on(&informers.pods, |world, queue, change| {
-        // An orphan may be adopted by whoever selects it, unless it has ended.
+        // An unfinished orphan may be adopted by any ReplicaSet that selects it.
         let Some(pod) = meta::orphan(change).filter(|pod| !meta::is_finished(pod)) else { return };
         for owner in K::all(&world.informers).list_namespace(&change.key.namespace) {
             if owner.selects(&pod.metadata) {
@@ -156,7 +156,7 @@ fn reconcile<K: Replicated>(context: &Context<'_>, key: &Key) -> Plan {
         }
     }
     if !claims.is_empty() {
-        // Who belongs here has to be settled before anything is counted.
+        // Adoption and release come before counting.
         let mut plan = Plan::default();
         plan.then(claims);
         return plan;
@@ -169,12 +169,12 @@ fn reconcile<K: Replicated>(context: &Context<'_>, key: &Key) -> Plan {
     let trouble = context.world.short_lives.trouble(&maker);
     let failure = context.failure().or(trouble.as_ref().map(|(failure, _)| failure));
     let mut plan = plan(&*owner, &own, &crowd, most, context.now, failure);
-    // Then its status says nothing of that any more.
+    // After that its status no longer reports this.
     trouble.iter().for_each(|(_, left)| plan.requeue(*left));
     plan
 }
 
-/// How many active Pods each node has of this ReplicaSet and its siblings under the same owner.
+/// How many active Pods each node has of this ReplicaSet and its siblings with the same owner.
 fn crowd(informers: &Informers, rs: &ReplicaSet, own: &[Arc<Pod>]) -> HashMap<String, usize> {
     let related: Vec<Arc<Pod>> = match meta::controller(&rs.metadata) {
         Some(owner) => informers
@@ -202,7 +202,7 @@ fn wanted(rs: &ReplicaSet) -> usize {
     usize::try_from(replicas(rs)).unwrap_or(0)
 }
 
-/// `spec.replicas`, 1 where unset.
+/// `spec.replicas`, 1 if unset.
 pub fn replicas(rs: &ReplicaSet) -> i32 {
     rs.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1)
 }
@@ -211,7 +211,7 @@ fn min_ready_seconds(rs: &ReplicaSet) -> i32 {
     rs.spec.as_ref().and_then(|spec| spec.min_ready_seconds).unwrap_or(0)
 }
 
-/// What a ReplicaSet needs, given its Pods, how many active related Pods each node has, and how many Pods it may make at most.
+/// Plans a ReplicaSet, given its Pods, the number of active related Pods on each node, and the most Pods to create.
 pub fn plan<K: Replicated>(
     owner: &K,
     pods: &[Arc<Pod>],
@@ -225,8 +225,7 @@ pub fn plan<K: Replicated>(
     let active: Vec<Arc<Pod>> = pods.iter().filter(|pod| meta::is_active(pod)).cloned().collect();
     let (wanted, terminating) = (wanted(rs), meta::is_terminating(&rs.metadata));
     let told = owner.with_status(status(rs, pods, now, failure));
-    // How many there are is about to change: that alone is worth a write when it shows what has become of them, or why nothing
-    // has.
+    // The number is about to change: writing it is only worthwhile if it shows the result of the work, or why there is none.
     let rest = |set: &ReplicaSet| {
         let status = set.status.clone().unwrap_or_default();
         ReplicaSetStatus { replicas: 0, fully_labeled_replicas: None, ..status }
@@ -277,7 +276,7 @@ fn create<K: Replicated>(owner: &K, rs: &ReplicaSet) -> Write {
         .failed(Note::warning(reference(owner), "FailedCreate", "Error creating: {}"))
 }
 
-/// The prefix of a Pod's generated name; one that leaves no room for a dash is used without.
+/// The prefix of a Pod's generated name; without the dash if there is no room for it.
 pub(super) fn prefix(name: &str) -> String {
     const LONGEST: usize = 63 - 5;
     if name.len() < LONGEST { format!("{name}-") } else { name.to_owned() }
@@ -290,7 +289,7 @@ fn delete<K: Replicated>(owner: &K, pod: &Arc<Pod>) -> Write {
         .failed(Note::warning(reference(owner), "FailedDelete", "Error deleting: {}"))
 }
 
-/// The status that these Pods make.
+/// The status according to these Pods.
 pub fn status(rs: &ReplicaSet, pods: &[Arc<Pod>], now: Timestamp, failure: Option<&Failure>) -> ReplicaSetStatus {
     let leaving = pods.iter().filter(|pod| meta::is_terminating(&pod.metadata) && !meta::is_finished(pod)).count();
     let pods: Vec<&Arc<Pod>> = pods.iter().filter(|pod| meta::is_active(pod)).collect();
@@ -329,7 +328,7 @@ pub fn status(rs: &ReplicaSet, pods: &[Arc<Pod>], now: Timestamp, failure: Optio
     }
 }
 
-/// The `surplus` Pods that are missed least.
+/// The `surplus` Pods to delete.
 pub fn victims<'a>(
     pods: &'a [Arc<Pod>],
     surplus: usize,
@@ -347,9 +346,9 @@ pub fn victims<'a>(
     ranked
 }
 
-/// Upstream's `ActivePodsWithRanks`: who comes first is deleted first. Where that goes straight to uids, for ages that differ
-/// within one order of magnitude, the rest is compared here before them: its order is none (of three Pods, two of one age,
-/// each may come before the next), and sorting by it does not end well.
+/// Upstream's `ActivePodsWithRanks`: the lesser is deleted first. Where upstream compares uids directly, for ages within one order
+/// of magnitude, the rest is compared here first: upstream's relation is not an order (of three Pods, two with equal age, each may
+/// precede the next), which sorting does not support.
 pub(super) fn less_missed(a: &Pod, b: &Pod, crowd: &HashMap<String, usize>, now: Timestamp) -> Ordering {
     let rank = |pod: &Pod| meta::node_name(pod).and_then(|node| crowd.get(node)).copied().unwrap_or(0);
     meta::node_name(a)
@@ -365,7 +364,7 @@ pub(super) fn less_missed(a: &Pod, b: &Pod, crowd: &HashMap<String, usize>, now:
         .then_with(|| a.metadata.uid.cmp(&b.metadata.uid))
 }
 
-/// For how long a Pod has been ready; of those that are not, all alike.
+/// How long a Pod has been ready; equal for all that are not.
 fn ready_for(pod: &Pod, now: Timestamp) -> u32 {
     if meta::is_ready(pod) { age(meta::ready_since(pod), now) } else { 0 }
 }
@@ -378,14 +377,14 @@ fn progress(pod: &Pod) -> u8 {
     }
 }
 
-/// Upstream takes numbers in their plain form alone: no plus sign, no leading zeros.
+/// Upstream accepts plain numbers only: no plus sign, no leading zeros.
 fn deletion_cost(pod: &Pod) -> i32 {
     let text = meta::annotation(&pod.metadata, DELETION_COST).unwrap_or_default();
     let plain = text == "0" || text.starts_with(|first: char| matches!(first, '-' | '1'..='9'));
     if plain { text.parse().unwrap_or(0) } else { 0 }
 }
 
-/// How often a container was restarted at most, and how often one of those that run beside them.
+/// The most restarts of a container, and of a sidecar.
 fn restarts(pod: &Pod) -> (i32, i32) {
     let Some(status) = &pod.status else { return (0, 0) };
     let sidecars = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
@@ -396,7 +395,7 @@ fn restarts(pod: &Pod) -> (i32, i32) {
     (containers.map(|c| c.restart_count).max().unwrap_or(0), init.map(|c| c.restart_count).max().unwrap_or(0))
 }
 
-/// Ages are compared by their order of magnitude (base 2), so that the youngest of a crowd is not always the victim.
+/// Ages are compared by their order of magnitude (base 2), so that the youngest is not always the one to be deleted.
 fn age(since: Option<Timestamp>, now: Timestamp) -> u32 {
     let age = since.map_or(0, |since| now.duration_since(since).as_nanos().max(0));
     u128::BITS - age.unsigned_abs().leading_zeros()

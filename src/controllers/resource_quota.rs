@@ -1,7 +1,7 @@
-//! Resource quotas: `status` says what is used of them. Admission adds what it lets in; what goes is taken off here.
+//! Resource quotas: `status` has the current usage. Admission adds what it admits; usage is reduced here after deletions.
 //!
-//! Upstream: `pkg/controller/resourcequota`. Each count is from scratch. The informers may not show yet what admission has
-//! charged for: the server refuses a count that is too low, and the key comes back.
+//! Upstream: `pkg/controller/resourcequota`. Each count is from scratch. The informers may not show yet what admission has charged:
+//! the server refuses a count that is too low, and the key is retried.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -14,12 +14,12 @@ use super::{Context, Plan, Row, World, Writes, meta, queue::Queue, write::Write}
 use podwright_api::{Kind, Object, quota::Counter};
 use podwright_client::{Key, Typed};
 
-/// For each Pod of a namespace its quotas rest so long before they are counted anew, up to `MOST`: while a large one is emptied
-/// they are not counted for each Pod that goes, and those of a small one hardly wait.
+/// The delay between counts per Pod of the namespace, up to `MOST`: a large one is not recounted for each Pod while it is emptied,
+/// and small ones hardly wait.
 const REST: Duration = Duration::from_micros(100);
 const MOST: Duration = Duration::from_secs(2);
 
-/// What no change tells: a Pod that outstays its deletion.
+/// No event reports a Pod that exceeds its grace period.
 const AGAIN: Duration = Duration::from_secs(300);
 
 pub const ROW: Row = Row {
@@ -32,7 +32,7 @@ pub const ROW: Row = Row {
         watches.on(&informers.pods, |world, queue, change| {
             let phase = |pod: &Pod| pod.status.as_ref().and_then(|s| s.phase.clone());
             let (old, new) = (change.old.as_deref().map(phase), change.new.as_deref().map(phase));
-            // Who was resized holds less once he has got less.
+            // A resized Pod uses less once its node has reduced its resources.
             let shrunk = || match (change.old.as_deref(), change.new.as_deref()) {
                 (Some(old), Some(new)) => old.status != new.status && holding(old) != holding(new),
                 _ => false,
@@ -60,14 +60,14 @@ pub const ROW: Row = Row {
     reconcile,
 };
 
-/// What a Pod's node has given to its containers.
+/// What a Pod's node has allocated to its containers.
 fn holding(pod: &Pod) -> Vec<(Option<&ResourceRequirements>, Option<&BTreeMap<String, Quantity>>)> {
     let status = pod.status.iter();
     let lists = status.flat_map(|s| s.container_statuses.iter().chain(&s.init_container_statuses)).flatten();
     lists.map(|c| (c.resources.as_ref(), c.allocated_resources.as_ref())).collect()
 }
 
-/// Has the quotas of a namespace counted anew.
+/// Schedules a recount of a namespace's quotas.
 fn wake(world: &World, queue: &Queue, namespace: &str) {
     let quotas = world.informers.resource_quotas.list_namespace(namespace);
     let mut keys: Vec<Key> = quotas.iter().map(|quota| Key::of(&**quota)).collect();
@@ -101,7 +101,7 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     plan(&quota, &counter)
 }
 
-/// The objects of a kind of which more than their number counts.
+/// The objects of a kind whose quotas depend on their content.
 fn objects(world: &World, kind: &Kind, namespace: &str) -> Vec<Object> {
     fn untyped<K: Typed>(objects: Vec<std::sync::Arc<K>>) -> Vec<Object> {
         objects.iter().filter_map(|object| Object::from_typed(&**object).ok()).collect()
@@ -119,7 +119,7 @@ fn number_of(world: &World, kind: &Kind, namespace: &str) -> usize {
     informer.map_or(0, |informer| informer.objects.list_namespace(namespace).len())
 }
 
-/// 0 of what is not defined.
+/// 0 for undefined resources.
 fn number_of_custom(world: &World, resource: &str, namespace: &str) -> usize {
     let informers = world.metadata.informers();
     let informer =
@@ -127,7 +127,7 @@ fn number_of_custom(world: &World, resource: &str, namespace: &str) -> usize {
     informer.map_or(0, |informer| informer.objects.list_namespace(namespace).len())
 }
 
-/// Writes what was counted, if it is not known already and the quota is still the one that was counted for.
+/// Writes the count, if it has changed and the quota is still the one that was counted for.
 pub fn plan(quota: &ResourceQuota, counter: &Counter<'_>) -> Plan {
     let mut plan = Plan::default();
     if meta::is_terminating(&quota.metadata) {

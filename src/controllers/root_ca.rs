@@ -1,4 +1,4 @@
-//! Root CA: every Namespace has the ConfigMap `kube-root-ca.crt`, by which its Pods know the server.
+//! Root CA: gives every Namespace the ConfigMap `kube-root-ca.crt`, by which its Pods verify the server.
 //!
 //! Upstream: `pkg/controller/certificates/rootcacertpublisher`.
 
@@ -30,7 +30,7 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     plan(&key.name, held.as_deref(), ca)
 }
 
-/// What a namespace needs that holds this ConfigMap, or none.
+/// Plans a namespace, given its current ConfigMap.
 pub fn plan(namespace: &str, held: Option<&ConfigMap>, ca: &str) -> Plan {
     let mut plan = Plan::default();
     let Some(held) = held else {
@@ -49,7 +49,7 @@ pub fn plan(namespace: &str, held: Option<&ConfigMap>, ca: &str) -> Plan {
     if Value::Object(data.clone()) == wanted["data"] {
         return plan;
     }
-    // What does not belong there goes.
+    // Other keys are removed.
     for key in data.keys().filter(|key| *key != root_ca::KEY) {
         wanted["data"][key] = Value::Null;
     }

@@ -1,5 +1,5 @@
-//! How many replicas controllers of any kind want, custom resources too: what no informer knows is asked of the server by
-//! its `scale` subresource, once for each state of the object.
+//! The desired replicas of controllers of any kind, including custom resources: those without an informer are requested from the
+//! server through the `scale` subresource, once for each state of the object.
 
 use std::{
     collections::HashMap,
@@ -16,10 +16,10 @@ use super::{Context, World, meta, metadata_informers::MetadataInformer};
 use podwright_api::{Object, Request, Status, Verb, kinds, request::Body};
 use podwright_client::{Delta, Key, Partial, Typed};
 
-/// So many scales are remembered; then they are asked anew.
+/// The most scales that are cached; beyond that the cache starts over.
 const MOST: usize = 4096;
 
-/// The scales that the server has told, by the uid of what is scaled.
+/// The scales returned by the server, by the uid of the scaled object.
 #[derive(Default)]
 pub struct Scales(Mutex<HashMap<String, Known>>);
 
@@ -32,20 +32,20 @@ struct Known {
 /// The scale of a controller.
 #[derive(Clone, Debug)]
 pub enum Scale {
-    /// This object wants so many replicas.
+    /// This object wants this many replicas.
     Of { uid: String, replicas: i32 },
     /// There is no such controller.
     Gone,
-    /// Not known yet: this has to be asked first.
+    /// Not known yet: this must be requested first.
     Ask(Box<Request>),
     /// Controllers of this kind have no scale.
     Never(String),
-    /// The server does not tell it, for this reason.
+    /// The server does not return it, for this reason.
     Untold(String),
 }
 
 impl Scales {
-    /// The scale of the object `uid`, as the server has answered; it is remembered.
+    /// The scale of the object `uid`, according to the response, which is cached.
     fn told(&self, uid: &str, answer: Result<&Body, &Status>) -> Scale {
         let bytes = match answer {
             Ok(Body::Object { bytes, .. }) => bytes,
@@ -54,7 +54,7 @@ impl Scales {
         };
         let scale = match Object::from_slice(bytes) {
             Ok(scale) if scale.uid() == uid => scale,
-            // A namesake's.
+            // Another object of the same name.
             Ok(_) => return Scale::Gone,
             Err(status) => return Scale::Untold(status.message),
         };
@@ -79,7 +79,7 @@ impl Scales {
     }
 }
 
-/// The scale of a Pod's controller; a ReplicaSet's is that of its Deployment.
+/// The scale of a Pod's controller; for a ReplicaSet that of its Deployment.
 pub fn of(context: &Context<'_>, owner: &OwnerReference, namespace: &str) -> Scale {
     let world = context.world;
     let key = Key::new(namespace, &owner.name);
@@ -142,15 +142,15 @@ fn has_scale(world: &World, informer: &MetadataInformer) -> bool {
     }
 }
 
-/// Whether an informer's objects have scales that are asked for.
+/// Whether an informer's objects have scales that are requested.
 pub fn are_asked(informer: &MetadataInformer) -> bool {
     let known = [Deployment::resource(), ReplicaSet::resource()].contains(&informer.resource);
     let scaled = kinds::lookup(&informer.resource).is_some_and(|kind| kind.scale.is_some());
     informer.namespaced && !known && (informer.is_custom() || scaled)
 }
 
-/// Whether a change of such an object can be one of its scale: what is wished for has another generation then, and what
-/// comes, goes or takes another's name has another scale in any case.
+/// Whether a change of such an object can affect its scale: a changed spec has another generation, and a created, deleted or
+/// replaced object always does.
 pub fn may_differ(change: &Delta<Partial>) -> bool {
     let wish = |object: &Arc<Partial>| (object.metadata.uid.clone(), object.metadata.generation);
     match (&change.old, &change.new) {

@@ -1,4 +1,4 @@
-//! ServiceAccounts: every namespace has one named `default`.
+//! ServiceAccounts: gives every namespace one named `default`.
 
 use k8s_openapi::{api::core::v1::ServiceAccount, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 

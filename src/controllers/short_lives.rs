@@ -1,11 +1,11 @@
-//! How soon Pods are made anew whose maker's last ones have ended right after their birth.
+//! Back-off for owners whose Pods fail right after their creation.
 //!
-//! A template may name a node that refuses its Pods, or that is lost: each is replaced at once, and nothing comes of it but more
-//! objects. (At upstream all that controllers write has one pace, and nothing else slows that down.) Here whoever makes Pods waits
-//! ever longer while they end so, as a kubelet does with a container. Rounds are counted, not Pods: those that have been made
-//! together, and end together, are one, however many. What somebody changes of the maker ends the wait.
+//! A template may name a node that refuses its Pods, or that is lost: each is replaced at once, which only produces more objects.
+//! (Upstream only has a general rate limit for controllers.) Here the owner waits with growing delay while its Pods fail like this,
+//! as a kubelet does with containers. Rounds are counted, not Pods: those that were created together and fail together are one,
+//! however many. A change of the owner's spec ends the wait.
 //!
-//! What counts is what a maker has made itself: anybody may create a Pod that says whose it is.
+//! Only Pods created by the owner's controller count: any user can create a Pod that names an owner.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -24,25 +24,25 @@ use tokio::time::Instant;
 use super::{Failure, meta, write::Note};
 use podwright_client::{Delta, Typed, reference};
 
-/// A Pod that has lived no longer has lived shortly.
+/// A Pod that lived no longer than this is short-lived.
 const SHORT: Duration = Duration::from_secs(10);
 /// The wait after the first round is twice as long; it doubles up to `MOST`.
 const FIRST: Duration = Duration::from_millis(10);
 const MOST: Duration = Duration::from_secs(60);
-/// Waits that people notice are told of in a status, too.
+/// Waits that users notice are also reported in the status.
 const LONG: Duration = Duration::from_secs(1);
-/// When so much more time than the wait has passed without another round, all is forgotten.
+/// When this much more time than the wait has passed without another round, everything is forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(60);
-/// Of more makers those are forgotten that are at rest.
+/// Beyond this number, idle owners are forgotten.
 const MAKERS: usize = 1024;
-/// So many of a maker's last Pods are known: as many as are made at a time.
+/// How many of an owner's last Pods are tracked: as many as are created at a time.
 const PODS: usize = 500;
 
 /// The reason of events and conditions.
 pub const CREATION_BACK_OFF: &str = "CreationBackOff";
 const MESSAGE: &str = "Back-off creating Pods: the last ones have ended right after their creation";
 
-/// An object that makes Pods, as it is now.
+/// An object that creates Pods, in its current state.
 #[derive(Clone, Debug)]
 pub struct Maker {
     about: ObjectReference,
@@ -60,7 +60,7 @@ impl Maker {
     }
 }
 
-/// Which maker it is.
+/// Identifies an owner.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Id {
     namespace: String,
@@ -69,7 +69,7 @@ struct Id {
 }
 
 impl Id {
-    /// Who controls a Pod, as it says.
+    /// A Pod's controller, according to the Pod.
     fn of_controller(pod: &ObjectMeta) -> Option<Id> {
         let owner = meta::controller(pod)?;
         let namespace = meta::namespace(pod).to_owned();
@@ -77,30 +77,30 @@ impl Id {
     }
 }
 
-/// What is known of all makers.
+/// The state of all owners.
 #[derive(Default)]
 pub struct ShortLives(Mutex<Makers>);
 
 #[derive(Default)]
 struct Makers {
     known: HashMap<Id, Rounds>,
-    /// How many were left when those at rest were last forgotten.
+    /// How many remained when idle ones were last forgotten.
     left: usize,
 }
 
-/// The rounds of one maker.
+/// The rounds of one owner.
 struct Rounds {
     generation: Option<i64>,
-    /// So many in a row.
+    /// Consecutive rounds.
     count: u32,
-    /// When the last one began to end.
+    /// When the last one started to fail.
     at: Instant,
-    /// Whether Pods have been made since then, and when any were.
+    /// Whether Pods were created since then, and when the last was.
     made: bool,
     made_at: Instant,
-    /// Whether its wait has been told of.
+    /// Whether its wait was reported.
     told: bool,
-    /// The last Pods that were made and have not ended, by hashes of their uids.
+    /// The last created Pods that have not ended, by hashes of their uids.
     pods: VecDeque<u64>,
 }
 
@@ -117,7 +117,7 @@ impl Rounds {
         }
     }
 
-    /// What is left of the wait.
+    /// The rest of the wait.
     fn left(&self) -> Option<Duration> {
         self.wait().checked_sub(self.at.elapsed()).filter(|left| !left.is_zero())
     }
@@ -127,7 +127,7 @@ impl Rounds {
         (self.wait() + FORGOTTEN).saturating_sub(self.at.elapsed())
     }
 
-    /// Whether it has made nothing for so long that none of it would count.
+    /// Whether it has created nothing for so long that none of it would count.
     fn is_at_rest(&self) -> bool {
         self.count_for().is_zero() && self.made_at.elapsed() > self.wait() + FORGOTTEN
     }
@@ -142,31 +142,31 @@ impl Rounds {
     }
 }
 
-/// A maker has to wait.
+/// An owner's wait.
 pub struct Wait {
     pub left: Duration,
-    /// What is told of that, once for each of its waits.
+    /// The event about it, once for each wait.
     pub news: Option<Note>,
 }
 
 impl ShortLives {
-    /// Whether a maker has to wait before it makes Pods.
+    /// Whether an owner has to wait before it creates Pods.
     pub fn must_wait(&self, maker: &Maker) -> bool {
         self.makers().of(maker).is_some_and(|rounds| rounds.left().is_some())
     }
 
-    /// How long that is.
+    /// How long it has to wait.
     pub fn wait(&self, maker: &Maker) -> Option<Wait> {
         let mut makers = self.makers();
         let rounds = makers.of(maker)?;
         let left = rounds.left()?;
-        // One may be chance.
+        // A single one may be a coincidence.
         let is_new = rounds.count > 1 && !std::mem::replace(&mut rounds.told, true);
         let news = is_new.then(|| Note::warning(maker.about.clone(), CREATION_BACK_OFF, MESSAGE));
         Some(Wait { left, news })
     }
 
-    /// What a maker's status says of its waits, and for how long, unless there are more of them.
+    /// What an owner's status reports about its waits, and for how long, if nothing else happens.
     pub fn trouble(&self, maker: &Maker) -> Option<(Failure, Duration)> {
         let mut makers = self.makers();
         let rounds = makers.of(maker)?;
@@ -175,20 +175,20 @@ impl ShortLives {
         (rounds.wait() >= LONG && !left.is_zero()).then(|| (failure(), left))
     }
 
-    /// The maker makes Pods now.
+    /// The owner creates Pods now.
     pub fn make(&self, maker: &Maker) {
         let mut makers = self.makers();
         makers.tidy();
         let rounds = makers.known.entry(maker.id()).or_insert_with(|| Rounds::new(maker.generation));
         if rounds.generation != maker.generation {
-            // The Pods that there are may still end.
+            // Existing Pods may still fail.
             let pods = std::mem::take(&mut rounds.pods);
             *rounds = Rounds { pods, ..Rounds::new(maker.generation) };
         }
         (rounds.made, rounds.made_at) = (true, Instant::now());
     }
 
-    /// A Pod of these metadata is made, as the server says.
+    /// A Pod with this metadata was created, according to the server.
     pub fn made(&self, pod: &ObjectMeta) {
         let Some(id) = Id::of_controller(pod) else { return };
         if let Some(rounds) = self.makers().known.get_mut(&id) {
@@ -197,7 +197,7 @@ impl ShortLives {
         }
     }
 
-    /// Sees whether a Pod of a maker of `kind` ends by this change, and how long it has lived.
+    /// Checks whether a Pod of an owner of `kind` ends with this change, and how long it lived.
     pub fn observe(&self, change: &Delta<Pod>, kind: &str, now: Timestamp) {
         let Some(new) = change.new.as_ref().filter(|new| has_failed(new)) else { return };
         if change.old.as_ref().is_some_and(|old| has_failed(old)) || !is_short(new, kind, now) {
@@ -213,18 +213,18 @@ impl ShortLives {
     }
 
     fn makers(&self) -> MutexGuard<'_, Makers> {
-        // Nothing between its changes panics.
+        // No panic can occur between its changes.
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
 impl Makers {
-    /// The rounds of a maker as it is now.
+    /// The rounds of an owner in its current state.
     fn of(&mut self, maker: &Maker) -> Option<&mut Rounds> {
         self.known.get_mut(&maker.id()).filter(|rounds| rounds.generation == maker.generation)
     }
 
-    /// Forgets those that are at rest, whenever there are twice as many.
+    /// Forgets idle owners whenever there are twice as many.
     fn tidy(&mut self) {
         if self.known.len() >= MAKERS.max(2 * self.left) {
             self.known.retain(|_, rounds| !rounds.is_at_rest());
@@ -233,14 +233,14 @@ impl Makers {
     }
 }
 
-/// What a Pod is remembered by: the server chooses uids, so no two are made to have the same.
+/// A Pod's key: the server chooses uids, so users cannot cause collisions.
 fn known_by(pod: &ObjectMeta) -> u64 {
     let mut hasher = DefaultHasher::new();
     pod.uid.hash(&mut hasher);
     hasher.finish()
 }
 
-/// Whether a Pod has failed, or has to go, without that anybody has asked for it.
+/// Whether a Pod has failed, or must be deleted, without anybody having requested it.
 fn has_failed(pod: &Pod) -> bool {
     let goes = |reason: Option<&str>| matches!(reason, Some("DeletionByTaintManager" | "DeletionByPodGC"));
     (meta::phase(pod) == "Failed" && !meta::is_terminating(&pod.metadata))
@@ -248,7 +248,8 @@ fn has_failed(pod: &Pod) -> bool {
             .is_some_and(|it| it.status == "True" && goes(it.reason.as_deref()))
 }
 
-/// Whether a Pod that ends now has lived shortly, or not at all. What a Job's do may be short; how often it is tried says the Job.
+/// Whether a Pod that ends now is short-lived, or never lived. Successful Pods of a Job may be short; the Job itself limits its
+/// retries.
 fn is_short(pod: &Pod, kind: &str, now: Timestamp) -> bool {
     let young = || meta::later(meta::created(&pod.metadata), SHORT) >= now;
     !has_run(pod) || (kind != "Job" && young())

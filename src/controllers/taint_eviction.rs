@@ -1,8 +1,8 @@
-//! Taint eviction: Pods leave a node whose NoExecute taints they do not tolerate, at once or when their time is up.
+//! Taint eviction: deletes Pods that do not tolerate their node's NoExecute taints, at once or when tolerationSeconds are over.
 //!
-//! Upstream: `pkg/controller/tainteviction`. The time runs from when the taint was added, or the Pod came to the node, if
-//! that was later; so a restart changes nothing: admission sees to it that each such taint says when that was.
-//! Which nodes get such a taint, and how fast, is decided zone by zone in `node_zones`.
+//! Upstream: `pkg/controller/tainteviction`. The time counts from when the taint was added, or from when the Pod came to the node,
+//! if that was later; so a restart changes nothing: admission ensures that each such taint has its time. `node_zones` decides which
+//! nodes get such a taint, and how fast.
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     plan(&pod, &taints, context.now)
 }
 
-/// What a Pod needs on a node with these NoExecute taints.
+/// Plans a Pod on a node with these NoExecute taints.
 pub fn plan(pod: &Pod, taints: &[Taint], now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     if meta::is_terminating(&pod.metadata) || meta::is_finished(pod) {
@@ -78,18 +78,19 @@ pub fn plan(pod: &Pod, taints: &[Taint], now: Timestamp) -> Plan {
     plan
 }
 
-/// When the Pod came to its node, as far as that is past: it is the node that says so.
+/// When the Pod came to its node, if that is in the past: the node reports it.
 fn came(pod: &Pod, now: Timestamp) -> Timestamp {
     let scheduled = meta::pod_condition(pod, "PodScheduled").filter(|it| it.status == "True");
     let since = scheduled.and_then(|it| it.last_transition_time.as_ref()).map(|time| time.0).filter(|at| *at <= now);
     since.unwrap_or_default().max(meta::created(&pod.metadata))
 }
 
-/// When a Pod with these tolerations, which `came` to its node then, has to go; never, if it tolerates all taints without a limit.
+/// When a Pod with these tolerations, which `came` to its node then, must be deleted; `None` if it tolerates all taints without a
+/// limit.
 pub fn leaves_at(tolerations: &[Toleration], taints: &[Taint], came: Timestamp, now: Timestamp) -> Option<Timestamp> {
     let mut leaves: Option<Timestamp> = None;
     for taint in taints {
-        // As upstream, of several for one taint the first counts.
+        // As upstream, the first of several tolerations for a taint counts.
         let Some(first) = tolerations.iter().find(|toleration| tolerates(toleration, taint)) else { return Some(now) };
         let since = taint.time_added.as_ref().map_or(now, |time| time.0).max(came);
         if let Some(seconds) = first.toleration_seconds {

@@ -1,4 +1,4 @@
-//! TTL after finished: Jobs go when they have been finished for as long as they ask.
+//! TTL after finished: deletes Jobs when their `ttlSecondsAfterFinished` is over.
 //!
 //! Upstream: `pkg/controller/ttlafterfinished`.
 
@@ -28,14 +28,14 @@ pub const ROW: Row = Row {
     },
 };
 
-/// When the Job is to go, if it has finished and says so.
+/// When the Job expires, if it has finished and has a TTL.
 fn expiry(job: &Job) -> Option<Timestamp> {
     let ttl = job.spec.as_ref()?.ttl_seconds_after_finished?;
     let since = job::finished(job)?.last_transition_time.as_ref()?.0;
     Some(meta::later(since, Duration::from_secs(ttl.unsigned_abs().into())))
 }
 
-/// Deletes the Job when its time has come, with its Pods; exactly this state of it: its time may have been changed.
+/// Deletes an expired Job with its Pods, if it has not changed: its TTL may have.
 pub fn plan(job: &Job, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     let Some(expiry) = expiry(job).filter(|_| !meta::is_terminating(&job.metadata)) else { return plan };

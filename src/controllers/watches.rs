@@ -1,4 +1,4 @@
-//! Watches: from an informer's changes to the keys of a queue.
+//! Watches: maps informers' changes to keys of a queue.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use podwright_client::{Delta, Informer, Key, Partial, Typed};
 /// What a change of an object of a kind wakes.
 type Wake<K> = Arc<dyn Fn(&Arc<World>, &Queue, &Delta<K>) + Send + Sync>;
 
-/// What a row's `watch` connects.
+/// The context of a row's `watch`.
 pub struct Watches<'a> {
     pub queue: &'a Queue,
     pub world: &'a Arc<World>,
@@ -24,7 +24,7 @@ pub struct Watches<'a> {
 }
 
 impl Watches<'_> {
-    /// Has `wake` called for every change, first of all for what is known already.
+    /// Calls `wake` for every change, starting with all existing objects.
     pub fn on<K: Typed>(
         &mut self,
         informer: &Informer<K>,
@@ -35,7 +35,7 @@ impl Watches<'_> {
         self.tasks.spawn(async move { shutdown.run_until_cancelled(followed).await.unwrap_or_default() }.boxed());
     }
 
-    /// Has `wake` called for every change of every object of the kinds that are `wanted`, those too that are defined later.
+    /// Calls `wake` for every change of every object of the kinds that are `wanted`, including those defined later.
     pub fn on_metadata(
         &mut self,
         wanted: fn(&MetadataInformer) -> bool,
@@ -51,7 +51,7 @@ impl Watches<'_> {
         self.tasks.spawn(each(informers, begin, shutdown));
     }
 
-    /// Has `wake` called for every kind that a definition defines, or somebody else serves, as soon as it is followed.
+    /// Calls `wake` for every kind from a CRD or extension API server, once it is followed.
     pub fn on_defined(&mut self, wake: fn(&World, &Queue, &MetadataInformer)) {
         let mut informers = self.world.metadata.follow();
         let (queue, world, shutdown) = (self.queue.clone(), self.world.clone(), self.shutdown.clone());
@@ -73,8 +73,8 @@ impl Watches<'_> {
         });
     }
 
-    /// Every change of an object wakes its own key; one of its status alone, which may well be the controller's own, wakes none
-    /// that waits to be tried again.
+    /// Every change of an object wakes its own key; one of its status only, which may be the controller's own, does not cut a
+    /// back-off short.
     pub fn own<K: Typed>(&mut self, informer: &Informer<K>) {
         self.on(informer, |_, queue, change| match is_of_status_alone(change) {
             true => queue.add_patiently(change.key.clone()),
@@ -82,7 +82,7 @@ impl Watches<'_> {
         });
     }
 
-    /// Every change of a Pod wakes its controlling owner of `kind`, which waits before it makes others if they end too soon.
+    /// Every change of a Pod wakes its controlling owner of `kind`, which backs off if its Pods fail too soon.
     pub fn pods_of(&mut self, kind: &'static str) {
         let (world, env) = (self.world, self.env.clone());
         self.on(&world.informers.pods, move |world, queue, change| {
@@ -106,7 +106,7 @@ fn wake_owners<K: Typed>(queue: &Queue, change: &Delta<K>, kind: &str) {
     }
 }
 
-/// Whether all else of the object is as it was, as far as its generation says that.
+/// Whether only the object's status changed, according to its generation.
 fn is_of_status_alone<K: Typed>(change: &Delta<K>) -> bool {
     let (Some(old), Some(new)) = (&change.old, &change.new) else { return false };
     let (old, new) = (old.metadata(), new.metadata());
@@ -120,7 +120,7 @@ fn is_of_status_alone<K: Typed>(change: &Delta<K>) -> bool {
         && old.deletion_timestamp == new.deletion_timestamp
 }
 
-/// Begins a task with each of what comes, if it is for one; they end with this. What one of them panics of is told.
+/// Spawns a task for each item that `of` accepts; they end with this one. Panics in them are reported.
 async fn each<T, F: Future<Output = ()> + Send + 'static>(
     mut coming: UnboundedReceiver<T>,
     begin: impl Fn(T) -> Option<F>,
@@ -145,7 +145,7 @@ async fn each<T, F: Future<Output = ()> + Send + 'static>(
     tasks.shutdown().await;
 }
 
-/// Calls `wake` for each change; each namespace's have their turn.
+/// Calls `wake` for each change; namespaces take turns.
 async fn follow<K: Typed>(mut changes: UnboundedReceiver<Delta<K>>, wake: Wake<K>, queue: Queue, world: Arc<World>) {
     let (lately, mut waiting) = (Lately::default(), FairQueue::default());
     loop {
@@ -158,7 +158,7 @@ async fn follow<K: Typed>(mut changes: UnboundedReceiver<Delta<K>>, wake: Wake<K
             continue;
         }
         world.aside.run_some(&lately, &mut waiting, |change| wake(&world, &queue, &change)).await;
-        // Others of its thread have their turn, too.
+        // Yields to other tasks of its thread.
         tokio::task::coop::consume_budget().await;
     }
 }
@@ -172,7 +172,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts errors that are logged.
+    /// Counts logged errors.
     struct Errors(Arc<AtomicUsize>);
 
     impl Subscriber for Errors {
@@ -191,7 +191,7 @@ mod tests {
         fn exit(&self, _: &span::Id) {}
     }
 
-    /// Until then it has not ended.
+    /// Dropped when it has ended.
     struct Alive(Arc<AtomicUsize>);
 
     impl Drop for Alive {

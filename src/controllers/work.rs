@@ -1,26 +1,26 @@
-//! Work: writes and what each of them waits for, as a value; and the one way in which it is carried out.
+//! Work: writes and their dependencies, as a value; and its execution.
 
 use futures::future::{BoxFuture, join_all};
 
 use super::write::Write;
 
-/// After so many refusals in a row, each met by one write alone, a slow start is given up.
+/// A slow start is given up after this many consecutive refusals of single writes.
 const MAX_REFUSALS: usize = 2;
 
-/// Writes and the order that they need. A refusal stops what comes after it in its chain, and nothing else.
+/// Writes and their required order. A refusal stops what follows it in its chain, and nothing else.
 #[derive(Clone, Debug)]
 pub enum Work {
     Write(Box<Write>),
-    /// One after the other: each begins when the one before it has succeeded as a whole.
+    /// One after the other: each starts when the one before it has succeeded as a whole.
     Chain(Vec<Work>),
-    /// At once: none depends on another.
+    /// Concurrently: none depends on another.
     Beside(Vec<Work>),
-    /// Independent of each other, but alike: a quota or a bad template that refuses all of them is met by few requests.
-    /// First one, then two, four, ... are done at once as long as all succeed; after a refusal one again.
+    /// Independent, but alike: a quota or an invalid template that refuses all of them is hit by few requests. First one, then two,
+    /// four, ... run concurrently as long as all succeed; after a refusal one again.
     SlowStart(Vec<Work>),
 }
 
-/// Does one write.
+/// Executes one write.
 pub type Act<'a, T, R> = dyn Fn(Write) -> BoxFuture<'a, Result<T, R>> + Sync + 'a;
 
 impl Default for Work {
@@ -48,7 +48,7 @@ impl From<Vec<Write>> for Work {
 }
 
 impl Work {
-    /// `next` begins when this has succeeded as a whole.
+    /// `next` starts when this has succeeded as a whole.
     pub fn then(self, next: impl Into<Work>) -> Work {
         match (self, next.into()) {
             (first, next) if next.is_empty() => first,
@@ -61,7 +61,7 @@ impl Work {
         }
     }
 
-    /// `other` is done whatever becomes of this.
+    /// `other` runs whatever the result of this.
     pub fn beside(self, other: impl Into<Work>) -> Work {
         match (self, other.into()) {
             (first, other) if other.is_empty() => first,
@@ -88,7 +88,7 @@ impl Work {
         self.writes().next().is_none()
     }
 
-    /// Cuts what starts slowly to so many writes altogether; how many are left out.
+    /// Limits slow-start writes to this many in total; returns how many are left out.
     pub fn cut(&mut self, most: &mut usize) -> usize {
         match self {
             Work::Write(_) => 0,
@@ -101,7 +101,7 @@ impl Work {
         }
     }
 
-    /// Those of the writes that start slowly.
+    /// The slow-start writes.
     pub fn slow(&self) -> Box<dyn Iterator<Item = &Write> + '_> {
         match self {
             Work::Write(_) => Box::new(std::iter::empty()),
@@ -110,7 +110,7 @@ impl Work {
         }
     }
 
-    /// Carries it out by `act`; what came of each write that was begun.
+    /// Executes it with `act`; returns the result of each write that was started.
     pub fn carry_out<'a, T: Send + 'a, R: Send + 'a>(self, act: &'a Act<'a, T, R>) -> BoxFuture<'a, Vec<Result<T, R>>> {
         Box::pin(async move {
             match self {

@@ -1,4 +1,4 @@
-//! One write, as a value: what is asked of the server, what must hold there when it is, and what is told of how it went.
+//! One write, as a value: the request, its guards, and the events about its result.
 
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim};
 use serde_json::{Value, json};
@@ -12,41 +12,42 @@ use podwright_api::{
 };
 use podwright_client::{Key, Typed};
 
-/// How many bytes the objects have together that are created for one key at a time.
+/// The total size of objects that are created for one key at a time.
 pub const BURST_BYTES: usize = 8 << 20;
 
-/// One request to the server and what to tell about it.
+/// One request to the server and its events.
 #[derive(Clone, Debug)]
 pub struct Write {
     pub request: Request,
-    /// What must hold at the server when the write starts; where it does not, the write is left out as a failure.
+    /// What must hold at the server when the write starts; otherwise it fails without being sent.
     pub guards: Vec<Guard>,
-    /// Told after success; `{}` in a message is the object's name as the server chose it.
+    /// Events after success; `{}` in a message is the object's name as the server chose it.
     pub done: Vec<Note>,
-    /// Told after failure; `{}` in the message is the error. The reason and the error are given to the next reconcile.
+    /// The event after a failure; `{}` in the message is the error. The next reconcile gets the reason and the error.
     pub failed: Option<Note>,
-    /// The reason by which the next reconcile is given the error, and nobody else is told of it.
+    /// The reason with which only the next reconcile gets the error.
     pub reported: Option<&'static str>,
-    /// Whether a conflict, a namesake or that nothing is there is a failure to tell of; else such passes, and is decided anew.
+    /// Whether a conflict, an existing or a missing object is a failure to report; otherwise it is transient, and leads to a new
+    /// decision.
     pub never_passes: bool,
 }
 
-/// A fact that a cache may not know yet, asked of the server right before a write.
+/// A fact that a cache may not know yet, checked at the server right before a write.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Guard {
     /// No object of this name (and, if given, uid) exists.
     Absent { resource: String, key: Key, uid: Option<String> },
-    /// The object exists, with this uid, and is not being deleted.
+    /// The object exists, with this uid, and is not terminating.
     Alive { resource: String, key: Key, uid: String },
     /// No object of any of these resources is in the namespace.
     Empty { namespace: String, resources: Vec<String> },
-    /// CustomResourceDefinitions define no other resources.
+    /// There are no other CRDs than those of these resources.
     Defined { resources: Vec<String> },
-    /// What others serve in namespaces is known, and is all among these resources.
+    /// Discovery of extension API servers is complete, and their namespaced resources are all among these.
     Discovered { resources: Vec<String> },
     /// The owner owns no object of any of these resources; or, with `blocking`, none that its deletion must wait for.
     Childless { owner: Box<Coordinates>, blocking: bool, resources: Vec<String> },
-    /// In the namespace, all objects of the resource with the uids `held` carry the finalizer; none with the uids `free` does.
+    /// In the namespace, all objects of the resource with the uids `held` have the finalizer; none with the uids `free` does.
     Finalizers { resource: String, namespace: String, finalizer: String, held: Vec<String>, free: Vec<String> },
     /// No Pod uses the claim.
     Unused { claim: Box<PersistentVolumeClaim> },
@@ -87,16 +88,16 @@ impl Write {
         })
     }
 
-    /// A merge patch of what differs between `old` and `new`, refused when the object is no longer as in `old`; nothing
-    /// when they are equal. Fields that our types do not know stay untouched.
+    /// A merge patch from `old` to `new`, refused if the object has changed since `old`; `None` if they are equal. Fields unknown
+    /// to our types are preserved.
     pub fn change<K: Typed>(old: &K, new: &K) -> Option<Write> {
         let patch = difference(&value(old), &value(new))?;
         let revision = old.metadata().resource_version.clone();
         Some(Write::merge::<K>(&Key::of(old), locked(patch, revision)))
     }
 
-    /// The same for the status alone. A status has one writer and is computed from scratch each time: it is not locked
-    /// by revision, but by uid, so that a namesake never gets it.
+    /// The same for the status only. A status has one writer and is computed from scratch each time: it is conditional on the uid,
+    /// not the revision, so that a new object of the same name never gets it.
     pub fn status<K: Typed>(old: &K, new: &K) -> Option<Write> {
         let (old_value, new_value) = (value(old), value(new));
         let status = difference(&old_value["status"], &new_value["status"])?;
@@ -106,7 +107,7 @@ impl Write {
         Some(write)
     }
 
-    /// The same for a status with several writers: refused when the object is no longer as in `old`.
+    /// The same for a status with several writers: refused if the object has changed since `old`.
     pub fn shared_status<K: Typed>(old: &K, new: &K) -> Option<Write> {
         let mut write = Write::status(old, new)?;
         let revision = old.metadata().resource_version.clone();
@@ -131,12 +132,12 @@ impl Write {
         })
     }
 
-    /// Deletes that very object.
+    /// Deletes exactly this object.
     pub fn delete<K: Typed>(object: &K) -> Write {
         Write::remove(K::resource(), &Key::of(object), object.metadata().uid.clone())
     }
 
-    /// Deletes an object of any kind, with `uid` only that very one.
+    /// Deletes an object of any kind; with `uid` only that one.
     pub fn remove(resource: String, key: &Key, uid: Option<String>) -> Write {
         let preconditions = uid.map(|uid| Preconditions { uid: Some(uid), resource_version: None });
         Write::new(Request {
@@ -149,13 +150,13 @@ impl Write {
         })
     }
 
-    /// How many times this is written for one key at a time, of `most`: all of them lie in memory meanwhile, and who writes the
-    /// manifest chooses its size.
+    /// How many times this is written for one key at a time, at most `most`: all of them are in memory, and the manifest's author
+    /// chooses their size.
     pub fn burst(&self, most: usize) -> usize {
         (BURST_BYTES / self.size().max(1)).clamp(1, most)
     }
 
-    /// How many bytes its object has.
+    /// The size of its object.
     pub fn size(&self) -> usize {
         self.request.body.as_ref().map_or(0, length)
     }

@@ -1,4 +1,4 @@
-//! What controllers write: what each of them says of it, and what the informers must show of a write before the next plan.
+//! What controllers write: each one's declaration, and what the informers must show of a write before the next plan.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,22 +8,22 @@ use super::{MetadataInformers, Row};
 use podwright_api::{Object, Request, Verb};
 use podwright_client::{Followed, Informers, Key};
 
-/// How long what the informers of metadata do not show is waited for: some kinds cannot be listed, or are no more.
+/// How long to wait for metadata informers: some kinds cannot be listed, or were removed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a controller's plans write.
 #[derive(Clone, Copy, Debug)]
 pub enum Writes {
-    /// Objects of these resources. Each has an informer: the next plan sees what the last one has written.
+    /// Objects of these resources. Each has an informer: the next plan sees the last one's writes.
     Of(&'static [&'static str]),
-    /// Objects of any kind. What has no informer is not waited for.
+    /// Objects of any kind. Those without an informer are not waited for.
     Any,
-    /// Objects of any kind, of which its plans see the metadata alone: these are waited for. (Not where something is deleted: the
-    /// server is asked whether it is still as it was seen.)
+    /// Objects of any kind, of which its plans see only the metadata: these are waited for. (Deletions are not: the server checks
+    /// whether the object has changed.)
     AnySeenByMetadata,
 }
 
-/// A controller that would plan anew without seeing what it has written.
+/// A controller that would plan again without seeing its own writes.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("controller {controller:?} writes {resource:?}, which no shared informer follows")]
 pub struct Unfollowed {
@@ -40,7 +40,7 @@ impl Writes {
     }
 }
 
-/// Fails for the first of the controllers that says that it writes what no informer follows.
+/// Fails for the first controller that writes a resource without an informer.
 pub fn check(rows: &[Row]) -> Result<(), Unfollowed> {
     let followed = Informers::resources();
     for row in rows {
@@ -56,7 +56,7 @@ pub fn check(rows: &[Row]) -> Result<(), Unfollowed> {
 pub(super) struct Awaited {
     by: Arc<dyn Followed>,
     change: Change,
-    /// Until when, if not for ever.
+    /// The time limit, if any.
     until: Option<Instant>,
 }
 
@@ -66,7 +66,7 @@ enum Change {
 }
 
 impl Awaited {
-    /// What is to be shown after `request` was answered with `answer`. Nothing of what no informer follows.
+    /// What must be shown after `request` was answered with `answer`. `None` for resources without an informer.
     pub fn after(informers: &Informers, request: &Request, answer: Option<Object>) -> Option<Awaited> {
         if request.verb == Verb::Delete {
             let uid = request.options.preconditions.as_ref().and_then(|p| p.uid.clone())?;
@@ -79,7 +79,7 @@ impl Awaited {
         Awaited::changed(by, object, None)
     }
 
-    /// The same for one who sees the metadata alone. Who serves a resource elsewhere counts his own revisions.
+    /// The same for a controller that sees only metadata. Remote resources have their own revisions.
     pub fn by_metadata(metadata: &MetadataInformers, request: &Request, answer: Option<Object>) -> Option<Awaited> {
         if request.verb == Verb::Delete {
             return None;
@@ -94,7 +94,7 @@ impl Awaited {
         by.covers(&key_of(&object)).then_some(Awaited { by, change: Change::Revision(revision), until })
     }
 
-    /// Whether it need not be waited for any more.
+    /// Whether waiting for it is over.
     pub fn is_shown(&self) -> bool {
         let is_shown = match &self.change {
             Change::Revision(revision) => self.by.has_reached(*revision),

@@ -1,4 +1,4 @@
-//! How fast the scheduler decides, and how fast Pods get their nodes: what `./dev bench` measures.
+//! How fast the scheduler decides, and how fast Pods are bound: what `./dev bench` measures.
 
 use std::{
     sync::Arc,
@@ -20,7 +20,7 @@ use super::{
 use podwright_api::{Env, Status};
 use podwright_client::{Client, Informers};
 
-/// A node as the benches have it: 32 CPUs, 256 GiB, 110 Pods.
+/// A node of the benchmarks: 32 CPUs, 256 GiB, 110 Pods.
 fn node(n: usize) -> Value {
     let name = format!("node-{n:05}");
     let capacity = json!({ "cpu": "32", "memory": "256Gi", "ephemeral-storage": "1Ti", "pods": "110" });
@@ -31,17 +31,17 @@ fn node(n: usize) -> Value {
     })
 }
 
-/// What Pods ask for; the names are those of upstream's scheduler_perf.
+/// The Pods of a benchmark; the names are those of upstream's scheduler_perf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workload {
     Basic,
-    /// It must go to one of two zones and prefers one.
+    /// Requires one of two zones and prefers one.
     PreferredNodeAffinity,
-    /// Never two of them on one node.
+    /// Never two of them on a node.
     RequiredPodAntiAffinity,
-    /// Evenly over zones.
+    /// Spread evenly over zones.
     TopologySpread,
-    /// All nodes are full of less important ones.
+    /// All nodes are full of lower-priority Pods.
     Preemption,
 }
 
@@ -64,7 +64,7 @@ impl Workload {
         }
     }
 
-    /// How many Pods are placed, of so many nodes at least one each.
+    /// How many Pods are placed, at least one per node.
     fn pods(self, nodes: usize) -> usize {
         match self {
             Workload::RequiredPodAntiAffinity => nodes,
@@ -73,7 +73,7 @@ impl Workload {
         }
     }
 
-    /// What it adds to the spec of a Pod.
+    /// What it adds to a Pod's spec.
     fn spec(self) -> Value {
         let zone = |values: Value| json!([{ "key": "zone", "operator": "In", "values": values }]);
         let selector = json!({ "matchLabels": { "color": "green" } });
@@ -97,7 +97,7 @@ impl Workload {
     }
 }
 
-/// A Pod that requests a little of everything, or of CPU so much.
+/// A Pod with small requests, or with this CPU request.
 fn pod(name: &str, cpu: &str, spec: Value) -> Value {
     let mut pod = json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -110,8 +110,7 @@ fn pod(name: &str, cpu: &str, spec: Value) -> Value {
     pod
 }
 
-/// Pods per second, without any I/O: each Pod is taken in, decided, and counted on its node. Whoever has to go for it is
-/// gone at once.
+/// Pods per second, without any I/O: each Pod is added, decided, and counted on its node. Its victims are gone at once.
 pub fn decisions(nodes: usize, workload: Workload) -> Result<f64, Status> {
     let (env, profile) = (Env::system(), Profile::default());
     let mut cluster = Cluster::default();
@@ -144,7 +143,7 @@ pub fn decisions(nodes: usize, workload: Workload) -> Result<f64, Status> {
     Ok(pods.len() as f64 / start.elapsed().as_secs_f64())
 }
 
-/// Pods bound per second in the control plane behind `client`, whose scheduler is started here when nodes and Pods exist.
+/// Pods bound per second in the control plane behind `client`; the scheduler starts here once nodes and Pods exist.
 pub async fn bindings(client: Client, env: Env, nodes: usize, pods: usize) -> Result<f64, Status> {
     for n in 0..nodes {
         let node: Node = serde_json::from_value(node(n)).map_err(Status::internal)?;

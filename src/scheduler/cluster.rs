@@ -1,4 +1,4 @@
-//! The scheduler's view of the cluster: every node with what is on it, kept by increments.
+//! The scheduler's view of the cluster: every node with its Pods, updated incrementally.
 
 use std::{
     borrow::Cow,
@@ -19,28 +19,28 @@ use super::{
 
 pub use super::node_info::{Load, NodeInfo};
 
-/// Where a Pod is.
+/// The location of a Pod.
 struct Placement {
     node: String,
-    /// Its binding is not seen yet.
+    /// Its binding is not observed yet.
     assumed: bool,
 }
 
 /// All nodes.
 #[derive(Default)]
 pub struct Cluster {
-    /// The nodes by slot. One that is removed leaves a hole, which the next new one fills.
+    /// The nodes by slot. A removed one leaves a hole, which the next new one fills.
     nodes: Vec<Option<NodeInfo>>,
     holes: Vec<usize>,
-    /// Where in `nodes` each one is.
+    /// Each node's index in `nodes`.
     slots: HashMap<String, usize>,
-    /// What is on nodes that do not exist: not yet, no longer, or never.
+    /// The load of nodes that do not exist: not yet, no longer, or never.
     elsewhere: HashMap<String, Load>,
-    /// Where each Pod is, by uid.
+    /// The location of each Pod, by uid.
     places: HashMap<String, Placement>,
-    /// The slots as they are searched: one zone after the other in turn. None: to be made anew.
+    /// The slots in search order: round-robin over zones. `None`: must be recomputed.
     order: Option<Arc<[usize]>>,
-    /// A search begins where the last one ended, so that all nodes are tried in turn.
+    /// A search starts where the last one ended, so that all nodes are tried in turn.
     next: usize,
     index: Index,
     /// How many nodes have each image.
@@ -55,7 +55,7 @@ impl Cluster {
     pub fn set_node(&mut self, node: Arc<Node>) {
         let name = node.metadata.name.clone().unwrap_or_default();
         if let Some(&slot) = self.slots.get(&name) {
-            // The slot of a name that is known is taken.
+            // A known name's slot is occupied.
             let Some(old) = self.nodes[slot].take() else { return };
             self.count_images(&old, false);
             if zone(&old.node) != zone(&node) {
@@ -96,7 +96,7 @@ impl Cluster {
         }
     }
 
-    /// The node is gone; its Pods still have to go.
+    /// The node is gone, but its Pods still exist.
     pub fn remove_node(&mut self, name: &str) {
         let Some(slot) = self.slots.remove(name) else { return };
         let Some(removed) = self.nodes[slot].take() else { return };
@@ -124,13 +124,13 @@ impl Cluster {
         self.nodes.iter().flatten()
     }
 
-    /// One more than the highest slot.
+    /// The highest slot plus one.
     pub fn slots(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Takes in a Pod that is bound to a node, or its newer form. An assumption about it is settled by this. Returns the
-    /// node on which room became free: it was expected elsewhere, or asks for less than it did.
+    /// Adds or updates a bound Pod, which confirms an assumption about it. Returns the node where room became free, if it was
+    /// assumed elsewhere, or requests less now.
     pub fn set_pod(&mut self, pod: Arc<PodInfo>, node: &str) -> Option<String> {
         if self.renew(&pod, node) {
             return None;
@@ -143,8 +143,8 @@ impl Cluster {
         before.filter(|before| before != node || shrunk)
     }
 
-    /// Takes in the newer form of a Pod that stays on its node and counts for all that it did: most of what is told of Pods
-    /// is their status. False: it is to be counted anew.
+    /// Updates a Pod that stays on its node with the same resources: most Pod events are status changes. False: it must be counted
+    /// again.
     fn renew(&mut self, pod: &Arc<PodInfo>, node: &str) -> bool {
         let Some(place) = self.places.get_mut(&pod.uid).filter(|place| place.node == node) else { return false };
         let load = match self.slots.get(node) {
@@ -156,7 +156,7 @@ impl Cluster {
         renewed
     }
 
-    /// A Pod on a node, by its uid.
+    /// A Pod on a node, by uid.
     pub fn pod(&self, uid: &str) -> Option<&Arc<PodInfo>> {
         self.load(&self.places.get(uid)?.node)?.pod(uid)
     }
@@ -167,7 +167,7 @@ impl Cluster {
         self.place(pod, node, true);
     }
 
-    /// Takes an assumption back; the node that the Pod was assumed on, unless the binding has been seen since.
+    /// Reverts an assumption; returns the assumed node, unless the binding has been observed since.
     pub fn forget(&mut self, uid: &str) -> Option<String> {
         if self.places.get(uid)?.assumed { self.remove_pod(uid) } else { None }
     }
@@ -176,7 +176,7 @@ impl Cluster {
         self.places.get(uid).is_some_and(|place| place.assumed)
     }
 
-    /// Takes a Pod off its node, which is returned.
+    /// Removes a Pod from its node, which is returned.
     pub fn remove_pod(&mut self, uid: &str) -> Option<String> {
         let Placement { node, .. } = self.places.remove(uid)?;
         if let Some(slot) = self.slots.get(&node) {
@@ -211,14 +211,14 @@ impl Cluster {
         self.slots.is_empty()
     }
 
-    /// All nodes, beginning behind where the last search ended.
+    /// All nodes, starting after the last search.
     pub fn in_turn(&self) -> impl Iterator<Item = &NodeInfo> {
         let order = self.order.clone().unwrap_or_else(|| self.zones_in_turn());
         let start = self.next % order.len().max(1);
         (0..order.len()).filter_map(move |n| self.at(order[(start + n) % order.len()]))
     }
 
-    /// The slots in the order of a search, and where in it this one begins.
+    /// The slots in search order, and the starting index.
     pub(super) fn search_order(&mut self) -> (Arc<[usize]>, usize) {
         if self.order.is_none() {
             self.order = Some(self.zones_in_turn());
@@ -235,7 +235,7 @@ impl Cluster {
         }
     }
 
-    /// One node of each zone, then the next of each: a part of the nodes is a part of every zone.
+    /// One node of each zone, then the next of each: any prefix covers all zones.
     fn zones_in_turn(&self) -> Arc<[usize]> {
         let mut zones: BTreeMap<_, Vec<usize>> = BTreeMap::new();
         for node in self.nodes() {
@@ -261,7 +261,7 @@ impl Cluster {
         }
     }
 
-    /// Whether its labels changed.
+    /// Returns whether its labels changed.
     pub fn set_namespace(&mut self, name: &str, namespace: Option<&Namespace>) -> bool {
         let labels = namespace.map(|namespace| namespace.metadata.labels.clone().unwrap_or_default());
         if self.namespaces.0.get(name) == labels.as_ref() {
@@ -275,7 +275,7 @@ impl Cluster {
         true
     }
 
-    /// On how many nodes an image is.
+    /// How many nodes have an image.
     pub fn nodes_with_image(&self, name: &str) -> usize {
         self.images.get(name).copied().unwrap_or(0)
     }
@@ -310,7 +310,7 @@ impl Cluster {
         topology
     }
 
-    /// Has the Pods of a class counted from now on.
+    /// Counts the Pods of a class from now on.
     pub fn prepare_class(&mut self, class: &Class) {
         if !self.index.knows_class(class) {
             let counts = self.count_class(class);
@@ -318,7 +318,7 @@ impl Cluster {
         }
     }
 
-    /// How many Pods of a class there are, by slot; slots beyond the end have none.
+    /// The number of Pods of a class, by slot; missing slots have none.
     pub fn class(&self, class: &Class) -> Cow<'_, [u32]> {
         self.index.class(class).unwrap_or_else(|| Cow::Owned(self.count_class(class)))
     }
@@ -331,7 +331,7 @@ impl Cluster {
     }
 }
 
-/// The node labels that the affinities of a Pod ask about.
+/// The node labels in a Pod's affinity terms.
 fn term_keys(pod: &PodInfo) -> impl Iterator<Item = String> {
     pod.affinity.carried.iter().map(|carried| carried.term.key.clone())
 }

@@ -1,4 +1,4 @@
-//! `KubeSchedulerConfiguration`, upstream's file that sets the scheduler up, strictly decoded: an error names the field.
+//! `KubeSchedulerConfiguration`, upstream's configuration file, strictly decoded: errors name the field.
 //! <https://kubernetes.io/docs/reference/config-api/kube-scheduler-config.v1/>
 
 use std::{collections::BTreeSet, time::Duration};
@@ -22,13 +22,13 @@ const LONGEST_BACKOFF: i64 = 365 * 24 * 3600;
 const API_VERSION: &str = "kubescheduler.config.k8s.io/v1";
 const KIND: &str = "KubeSchedulerConfiguration";
 
-/// How the scheduler is set up.
+/// The configuration of the scheduler.
 pub struct Config {
-    /// At least one; no two of one name.
+    /// At least one, with distinct names.
     pub profiles: Vec<Profile>,
     pub initial_backoff: Duration,
     pub max_backoff: Duration,
-    /// The fields of the file that mean nothing here.
+    /// The file's fields that have no effect here.
     pub ignored: Vec<&'static str>,
 }
 
@@ -44,13 +44,13 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The profile of a `schedulerName`; none: its Pods are another scheduler's.
+    /// The profile of a `schedulerName`; `None`: another scheduler is responsible.
     pub fn profile(&self, name: &str) -> Option<&Profile> {
         self.profiles.iter().find(|profile| profile.name == name)
     }
 }
 
-/// What has a meaning for a process of its own alone is checked, and means nothing here: [`process`].
+/// Fields for a separate process are validated, but have no effect here: [`process`].
 #[derive(Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct KubeSchedulerConfiguration {
@@ -117,10 +117,11 @@ struct Entry {
     weight: Option<i64>,
 }
 
-/// Reads the text of a file.
+/// Parses a file.
 ///
 /// # Errors
-/// It is not YAML, not one document, or has a field that is unknown, of another type, or out of its range.
+///
+/// It is not YAML, not a single document, or has a field that is unknown, of the wrong type, or out of range.
 pub fn parse(text: &str) -> Result<Config, ConfigError> {
     Ok(read(&configuration::document(text, KIND)?)?)
 }
@@ -193,7 +194,7 @@ fn profile(name: String, given: SchedulerProfile, overall: Option<usize>) -> Res
     Profile::new(with_plugins(plan, given.plugins.unwrap_or_default())?)
 }
 
-/// The arguments without what names their kind.
+/// The arguments without `apiVersion` and `kind`.
 fn own_fields(config: &PluginConfig) -> Result<Value, FieldError> {
     let mut args = config.args.clone();
     let Some(fields) = args.as_object_mut() else {

@@ -1,4 +1,4 @@
-//! One decision: filter the nodes, score those that fit, take the best. Synchronous and pure but for the tie-break.
+//! One decision: filter the nodes, score those that fit, choose the best. Synchronous and, except for tie-breaking, pure.
 
 use std::{collections::BTreeSet, fmt, sync::Arc, time::Instant};
 
@@ -14,25 +14,25 @@ use super::{
 };
 use podwright_api::Env;
 
-/// What becomes of a Pod.
+/// The result for a Pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     Bind(Choice),
     Unschedulable {
         /// `0/3 nodes are available: 1 Insufficient cpu, ...`
         message: String,
-        /// Who turned it away: a change wakes it only if one of them says so.
+        /// The plugins that rejected it: a change wakes it only if one of them says so.
         plugins: BTreeSet<&'static str>,
         nomination: Nomination,
         verdicts: Verdicts,
     },
 }
 
-/// The node that was chosen, and from how many.
+/// The chosen node, and among how many.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     pub node: String,
-    /// The sum of its weighted scores; none when it is the only one that fits.
+    /// Its weighted total score; `None` if it is the only one that fits.
     pub score: Option<i64>,
     pub fit: usize,
     pub visited: usize,
@@ -81,7 +81,7 @@ fn decided(pod: &PodInfo, cluster: &mut Cluster, profile: &Profile, env: &Env) -
     Decision::Unschedulable { message, plugins: search.plugins, nomination, verdicts }
 }
 
-/// The node on which room was made for the Pod comes first.
+/// The nominated node is tried first.
 fn nominated(pod: &PodInfo, cluster: &Cluster, profile: &Profile) -> Option<Choice> {
     let node = cluster.node(cluster.nominations.of(&pod.uid)?)?;
     let filters = profile.filters(pod, cluster).ok()?;
@@ -96,7 +96,7 @@ fn nominated(pod: &PodInfo, cluster: &Cluster, profile: &Profile) -> Option<Choi
     })
 }
 
-/// Looks at nodes until enough fit.
+/// Filters nodes until enough fit.
 fn search(pod: &PodInfo, cluster: &mut Cluster, profile: &Profile) -> Search {
     let mut search = Search::default();
     let wanted = profile.enough(cluster.len());
@@ -134,8 +134,8 @@ fn search(pod: &PodInfo, cluster: &mut Cluster, profile: &Profile) -> Search {
     search
 }
 
-/// What is against a node once those for which room is being made there count, too, if they are as important. It has to
-/// fit with and without them: they may end up elsewhere.
+/// Why a node is rejected, also counting its nominated Pods of at least the same priority. The Pod must fit with and without them,
+/// as they may end up elsewhere.
 fn rivals(
     pod: &PodInfo,
     cluster: &Cluster,
@@ -149,7 +149,7 @@ fn rivals(
     filters.check(&supposed)
 }
 
-/// What is against a node as things are.
+/// Why a node is rejected in its current state.
 pub fn check(pod: &PodInfo, cluster: &Cluster, profile: &Profile, slot: usize) -> Option<(&'static str, Rejection)> {
     match profile.filters(pod, cluster) {
         Ok(filters) => filters.check(cluster.at(slot)?),
@@ -157,9 +157,8 @@ pub fn check(pod: &PodInfo, cluster: &Cluster, profile: &Profile, slot: usize) -
     }
 }
 
-/// Whether a node takes a Pod as things are, or may once the Pod has made room on it; if not, who turns it away. One plugin
-/// is set up and asked after the other: what most of them say needs a look at this node alone, and of Pods that others turn
-/// away nothing is counted all over the cluster.
+/// Whether a node accepts a Pod now, or may after preemption; otherwise the plugin that rejects it. Plugins are prepared and run
+/// one after the other: most only look at this node, so cluster-wide counts are not computed for Pods that others reject.
 pub fn may_fit(pod: &PodInfo, cluster: &mut Cluster, profile: &Profile, slot: usize) -> Result<(), &'static str> {
     let less = |other: &Arc<PodInfo>| other.priority < pod.priority && !other.is_terminating();
     let makes_room = pod.may_preempt() && cluster.at(slot).is_some_and(|node| node.load.pods().any(less));
@@ -180,7 +179,7 @@ pub fn may_fit(pod: &PodInfo, cluster: &mut Cluster, profile: &Profile, slot: us
     Ok(())
 }
 
-/// The node with the highest sum of weighted scores, one of the best by lot; that sum, and those of all.
+/// The node with the highest weighted total, randomly among the best; that total, and all of them.
 fn best<'a>(
     pod: &PodInfo,
     cluster: &Cluster,
@@ -200,7 +199,7 @@ fn best<'a>(
     Some((node, Some(top), totals))
 }
 
-/// The weighted scores of nodes that fit.
+/// The weighted totals of nodes that fit.
 pub fn scores(pod: &PodInfo, cluster: &Cluster, profile: &Profile, nodes: &[&NodeInfo]) -> Vec<i64> {
     let mut totals = vec![0i64; nodes.len()];
     let mut points = vec![0i64; nodes.len()];

@@ -1,47 +1,47 @@
-//! What is said against nodes: by each plugin of a Pod before it sees nodes, then of each node; and all of that together.
+//! Filter results: of plugins for a Pod before nodes, then for each node; and their combination.
 
 use std::{borrow::Cow, collections::BTreeSet};
 
 use super::{node_info::NodeInfo, point::Point, timing};
 
-/// Why a node is out of the question, in upstream's words.
+/// Why a node is rejected, in upstream's words.
 pub type Reason = Cow<'static, str>;
 
-/// What a plugin says against a node.
+/// A plugin's rejection of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
     pub why: Vec<Reason>,
-    /// Whether the node may fit once other Pods have left it.
+    /// Whether preemption may help.
     pub resolvable: bool,
 }
 
 impl Rejection {
-    /// Other Pods are in the way.
+    /// Resolvable: other Pods are in the way.
     pub fn now(why: impl Into<Reason>) -> Rejection {
         Rejection { why: vec![why.into()], resolvable: true }
     }
-    /// Whatever Pods leave, it does not fit.
+    /// Unresolvable: it does not fit whichever Pods leave.
     pub fn always(why: impl Into<Reason>) -> Rejection {
         Rejection { why: vec![why.into()], resolvable: false }
     }
 }
 
-/// Says what is against a node; none: it fits.
+/// Rejects a node; `None`: it fits.
 pub type Filter<'c> = Box<dyn Fn(&NodeInfo) -> Option<Rejection> + 'c>;
 
-/// What a plugin says of a Pod before it sees nodes.
+/// A plugin's result for a Pod before it sees nodes.
 pub enum PreFilter<'c> {
-    /// It has nothing to say of this Pod.
+    /// The plugin does not apply to this Pod.
     Skip,
     Check(Filter<'c>),
-    /// Only the nodes of these names come into question, and of those it has nothing more to say than the filter, if any.
+    /// Only nodes with these names are eligible, subject to the filter, if any.
     Only(BTreeSet<String>, Option<Filter<'c>>),
     /// No node at all.
     Refuse(Reason),
 }
 
 impl PreFilter<'_> {
-    /// In upstream's words.
+    /// The name in upstream's metrics.
     pub fn status(&self) -> &'static str {
         match self {
             PreFilter::Skip => "Skip",
@@ -51,22 +51,23 @@ impl PreFilter<'_> {
     }
 }
 
-/// The plugin that wants no node at all for a Pod, and why.
+/// The plugin that rejects all nodes for a Pod, and why.
 pub type Refusal = (&'static str, Reason);
 
-/// The filters of one Pod, with what they computed for it.
+/// The filters of one Pod, with precomputed state.
 #[derive(Default)]
 pub struct Filters<'c> {
     checks: Vec<(&'static str, Filter<'c>)>,
-    /// The names of those that come into question, and who says so.
+    /// The names of eligible nodes, and the plugins that restrict them.
     pub(super) only: Option<(BTreeSet<String>, Vec<&'static str>)>,
 }
 
 impl<'c> Filters<'c> {
-    /// Adds what the plugin of this name has said, behind those before it.
+    /// Adds a plugin's result, after earlier ones.
     ///
     /// # Errors
-    /// It has refused the Pod.
+    ///
+    /// It rejected the Pod.
     pub fn add(&mut self, name: &'static str, said: PreFilter<'c>) -> Result<(), Refusal> {
         match said {
             PreFilter::Skip => {}
@@ -82,7 +83,7 @@ impl<'c> Filters<'c> {
         Ok(())
     }
 
-    /// The first plugin that turns the node away, and why.
+    /// The first plugin that rejects the node, and why.
     pub fn check(&self, node: &NodeInfo) -> Option<(&'static str, Rejection)> {
         if let Some((names, by)) = &self.only
             && !names.contains(&node.name)
@@ -93,7 +94,7 @@ impl<'c> Filters<'c> {
         self.checks.iter().find_map(|(name, check)| Some((*name, check(node)?)))
     }
 
-    /// The same, with a look at how long each plugin takes.
+    /// The same, timing each plugin.
     pub(super) fn check_timed(&self, node: &NodeInfo) -> Option<(&'static str, Rejection)> {
         if self.only.as_ref().is_some_and(|(names, _)| !names.contains(&node.name)) {
             return self.check(node);
@@ -108,7 +109,7 @@ impl<'c> Filters<'c> {
     }
 }
 
-/// Why a node is out that these plugins have not named.
+/// The reason for nodes that these plugins excluded by name.
 pub(super) fn unnamed(by: &[&str]) -> String {
     format!("node(s) didn't satisfy plugin(s) [{}]", by.join(" "))
 }

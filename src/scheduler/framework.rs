@@ -1,10 +1,9 @@
-//! The contract of the rules: what a plugin may have a say in, and what it says.
+//! The plugin contract: extension points and their results.
 //!
 //! A plugin is a file in `plugins/` and a row of [`super::plugins::PLUGINS`]. Its extension points have upstream's names:
-//! PreEnqueue, PreFilter (what is computed once per Pod, as a closure that Filter asks of each node), Filter, PostFilter,
-//! Score (which sees all nodes that fit at once, so PreScore and NormalizeScore are parts of it), Reserve and PreBind (what
-//! has to be written, and waited for, before the Pod is bound). QueueSort is the order of [`super::queue::Queue`]; Bind is
-//! the driver's write.
+//! PreEnqueue, PreFilter (computed once per Pod, as a closure that Filter runs for each node), Filter, PostFilter, Score (which
+//! sees all feasible nodes at once, and so includes PreScore and NormalizeScore), Reserve and PreBind (what must be written, and
+//! waited for, before the Pod is bound). QueueSort is the order of [`super::queue::Queue`]; Bind is the driver's write.
 //! <https://kubernetes.io/docs/concepts/scheduling-eviction/scheduling-framework/>
 
 use std::{sync::Arc, time::Duration};
@@ -25,7 +24,7 @@ pub use super::{
 use podwright_api::{Env, Request, configuration::FieldError};
 use podwright_client::Key;
 
-/// A plugin has kept a Pod from a node that was chosen for it, in upstream's words.
+/// A plugin prevents a Pod from using its chosen node, in upstream's words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("running {} plugin {plugin:?}: {why}", .point.name())]
 pub struct PluginError {
@@ -34,38 +33,38 @@ pub struct PluginError {
     pub why: Reason,
 }
 
-/// What PostFilter came to.
+/// The result of PostFilter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PostFilter {
     pub nomination: Nomination,
-    /// What is told of it beside the reasons of the nodes.
+    /// Added to the nodes' reasons.
     pub message: String,
 }
 
-/// What becomes of the node on which room was to be made for a Pod.
+/// What happens to a Pod's nominated node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Nomination {
-    /// It stays as it is.
+    /// It is unchanged.
     #[default]
     Keep,
-    /// There is none any more.
+    /// It is cleared.
     Clear,
-    /// Room is to be made by deleting these Pods, the most important one first.
+    /// Make room by deleting these Pods, the most important one first.
     Preempt { node: String, victims: Vec<(Key, String)> },
 }
 
-/// What is to be done before a Pod is bound to the node that was chosen for it.
+/// Prerequisites of binding a Pod to its chosen node.
 #[derive(Debug)]
 pub struct PreBind {
-    /// Who has it done.
+    /// The plugin that requires them.
     pub plugin: &'static str,
     /// Written in this order, until one is refused.
     pub writes: Vec<Request>,
-    /// The node is kept for the Pod so long at most until the plugin says that it is ready.
+    /// How long the node is reserved at most until the plugin is ready.
     pub patience: Duration,
 }
 
-/// What happened in the cluster, as far as it may help a parked Pod.
+/// A change in the cluster that may help a parked Pod.
 #[derive(Clone, Debug)]
 pub enum ClusterEvent {
     NodeAdded,
@@ -76,21 +75,21 @@ pub enum ClusterEvent {
     NodeUnschedulable,
     /// A Pod is on a node.
     PodAdded(Arc<PodInfo>),
-    /// A Pod on a node has other labels, or is being deleted: how it was and is.
+    /// The labels or termination of a Pod on a node changed: old and new.
     PodChanged(Arc<PodInfo>, Arc<PodInfo>),
-    /// A Pod left its node, or asks for less.
+    /// A Pod left its node, or requests less.
     PodRemoved(Arc<PodInfo>),
-    /// Labels of a namespace.
+    /// The labels of a namespace changed.
     Namespace,
-    /// A claim is there, or is another.
+    /// A claim is new or has changed.
     Claim(Key),
-    /// A volume, as it was and is; none: it was not there. Likewise a class of storage.
+    /// A volume, old and new; `None`: it is new. Also for storage classes.
     Volume(Option<Arc<PersistentVolume>>, Arc<PersistentVolume>),
     Class(Option<Arc<StorageClass>>, Arc<StorageClass>),
 }
 
 impl ClusterEvent {
-    /// Upstream's name of such an event.
+    /// Upstream's name of the event.
     pub fn label(&self) -> &'static str {
         match self {
             ClusterEvent::NodeAdded => "NodeAdd",
@@ -149,8 +148,8 @@ impl ClusterEvent {
         }
     }
 
-    /// Whether a Pod may be in want of another node if this happens where room is being made for it: the node may be out of
-    /// the question now, or what became free there may have been taken.
+    /// Whether this may invalidate the nomination of a Pod on the node where it happens: the node may be unsuitable now, or the
+    /// freed room taken.
     pub fn may_end_hopes(&self) -> bool {
         use ClusterEventKind::{NodeAllocatable, NodeLabels, NodeTaints, NodeUnschedulable, PodRemoved};
         matches!(self.kind(), NodeAllocatable | NodeLabels | NodeTaints | NodeUnschedulable | PodRemoved)
@@ -161,7 +160,7 @@ impl ClusterEvent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum QueueingHint {
     No,
-    /// On the node where it happened, if that fits now.
+    /// On the node where it happened, if it fits there now.
     Here,
     /// On any node.
     Anywhere,
@@ -176,54 +175,55 @@ impl QueueingHint {
     }
 }
 
-/// What a plugin may ask of the profile that it is a part of (upstream's `Handle`).
+/// What a plugin may request from its profile (upstream's `Handle`).
 pub trait Handle {
     /// All filters of a Pod.
     ///
     /// # Errors
-    /// A plugin has refused the Pod.
+    ///
+    /// A plugin rejected the Pod.
     fn filters<'c>(&'c self, pod: &'c PodInfo, cluster: &'c Cluster) -> Result<Filters<'c>, Refusal>;
 }
 
-/// A scheduling rule, as one profile has set it up.
+/// A scheduling plugin, configured by a profile.
 pub trait Plugin: Send + Sync {
-    /// Why a Pod is not even put in line; none: it is.
+    /// Why a Pod is not queued at all; `None`: it is.
     fn pre_enqueue(&self, _pod: &PodInfo) -> Option<Reason> {
         None
     }
 
-    /// Has the cluster keep by increments what will be asked of it for this Pod.
+    /// Prepares incremental indexes in the cluster for this Pod.
     fn prepare(&self, _pod: &PodInfo, _cluster: &mut Cluster) {}
 
     fn pre_filter<'c>(&'c self, _pod: &'c PodInfo, _cluster: &'c Cluster) -> PreFilter<'c> {
         PreFilter::Skip
     }
 
-    /// No node fits: what can be done about it?
+    /// No node fits: decides what to do about it.
     fn post_filter(&self, _: &PodInfo, _: &Cluster, _: &dyn Handle, _: &Search, _: &Env) -> Option<PostFilter> {
         None
     }
 
-    /// Ranks nodes that fit, into `points`: 0..=100 each, the higher the better. False: it makes no difference.
+    /// Scores feasible nodes in `points`: 0..=100 each, higher is better. False: no preference.
     fn score(&self, _pod: &PodInfo, _cluster: &Cluster, _nodes: &[&NodeInfo], _points: &mut [i64]) -> bool {
         false
     }
 
-    /// Keeps in the cluster what a Pod needs on the node that was chosen for it, for none else to get it. With something to
-    /// be done first, the Pod is bound once that is written and `is_ready`.
+    /// Reserves in the cluster what a Pod needs on its chosen node. With a PreBind result, the Pod is bound once that is written
+    /// and `is_ready`.
     fn reserve(&self, _pod: &PodInfo, _node: &str, _: &mut Cluster) -> Result<Option<PreBind>, Reason> {
         Ok(None)
     }
 
-    /// Whether what the Pod waits for is there; an error: it will not come.
+    /// Whether the prerequisites are ready; an error: they never will be.
     fn is_ready(&self, _pod: &PodInfo, _: &NodeInfo, _: &Cluster) -> Result<bool, Reason> {
         Ok(true)
     }
 
-    /// Gives back what was kept for a Pod: it is bound, or will not be.
+    /// Releases a reservation: the Pod is bound, or will not be.
     fn unreserve(&self, _pod: &PodInfo, _: &mut Cluster) {}
 
-    /// Whether a change of a kind that this plugin hears of may help a Pod that it turned away.
+    /// Whether a change of a registered kind may help a Pod that this plugin rejected.
     fn queueing_hint(&self, _pod: &PodInfo, _change: &ClusterEvent) -> QueueingHint {
         QueueingHint::Here
     }
@@ -233,18 +233,18 @@ pub trait Plugin: Send + Sync {
 pub struct Row {
     /// Upstream's name.
     pub name: &'static str,
-    /// Of its scores, by default.
+    /// The default weight of its scores.
     pub weight: i64,
     pub points: &'static [Point],
-    /// The changes that may help Pods that it turned away; of all others these are not even asked about.
+    /// The changes that may help Pods that it rejected; for all others it is not called.
     pub events_to_register: &'static [ClusterEventKind],
-    /// Sets it up with its `args`, null where there are none.
+    /// Creates it with its `args`, null if there are none.
     pub make: fn(&Value) -> Result<Box<dyn Plugin>, FieldError>,
 }
 
 pub const MAX_SCORE: i64 = 100;
 
-/// The highest becomes 100, or with `reversed` the highest becomes 0 (upstream's `DefaultNormalizeScore`).
+/// Scales the highest to 100, or with `reversed` to 0 (upstream's `DefaultNormalizeScore`).
 pub fn normalize(points: &mut [i64], reversed: bool) {
     let highest = points.iter().copied().max().unwrap_or(0);
     for points in points.iter_mut() {
@@ -257,7 +257,7 @@ pub fn normalize(points: &mut [i64], reversed: bool) {
     }
 }
 
-/// A plugin's arguments, strictly decoded: none are its defaults.
+/// A plugin's arguments, strictly decoded; the defaults if there are none.
 pub fn args<T>(value: &Value) -> Result<T, FieldError>
 where
     T: Default + serde::Serialize + serde::de::DeserializeOwned,

@@ -1,5 +1,5 @@
-//! Counts that rules ask for again and again, kept by increments: which Pods match a class, who carries which terms, and
-//! which value of a label each node has. Everything is by slot, the number of a node.
+//! Incremental counts for frequent queries: which Pods match a class, which have which terms, and each node's value of a label.
+//! Everything is indexed by slot, the number of a node.
 
 use std::{borrow::Cow, collections::HashMap};
 
@@ -9,20 +9,20 @@ use super::{
     term::{AffinityKind, Carried, Namespaces, Who},
 };
 
-/// The id of no value.
+/// The id for a missing value.
 pub const NONE: u32 = u32::MAX;
-/// So many classes are kept; the one that was not asked for the longest goes. Each has a number per node.
+/// The most classes that are kept; the least recently used one is dropped. Each has a number per node.
 const MOST_CLASSES: usize = 1024;
-/// Likewise of topologies: every Pod names labels as it likes. What is not kept is read anew when it is asked for.
+/// The same for topologies: Pods choose the labels. Others are computed on demand.
 const MOST_TOPOLOGIES: usize = 128;
-/// So many more values than nodes may be known of a label before those are forgotten that no node has any more.
+/// How many more values than nodes a label may have before unused ones are dropped.
 const SPARE_VALUES: usize = 64;
 
-/// A node label as numbers.
+/// A node label in numeric form.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Topology {
     values: HashMap<String, u32>,
-    /// The value's id by slot; `NONE`: the node has no such label.
+    /// The value's id by slot; `NONE`: the node lacks the label.
     ids: Vec<u32>,
 }
 
@@ -32,7 +32,7 @@ impl Topology {
         self.ids.get(slot).filter(|id| **id != NONE).map(|id| *id as usize)
     }
 
-    /// How many values there are or were not long ago.
+    /// The number of values, including recently unused ones.
     pub fn len(&self) -> usize {
         self.values.len()
     }
@@ -58,7 +58,7 @@ impl Topology {
         }
     }
 
-    /// Gives the values that nodes have new ids, and the others none.
+    /// Renumbers the values in use, and drops the others.
     fn forget_unused(&mut self) {
         let mut renamed = vec![NONE; self.values.len()];
         let mut next = 0;
@@ -76,7 +76,7 @@ impl Topology {
         });
     }
 
-    /// Numbers by slot as sums by value.
+    /// Sums numbers by slot to numbers by value.
     pub fn sums(&self, counts: &[u32]) -> Vec<i64> {
         let mut sums = vec![0; self.len()];
         for (id, count) in self.ids.iter().zip(counts) {
@@ -88,11 +88,11 @@ impl Topology {
     }
 }
 
-/// The Pods that all of some terms mean.
+/// The Pods that match all of several terms.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Class {
     pub all: Vec<Who>,
-    /// Whether those that are being deleted count.
+    /// Whether terminating ones count.
     pub terminating: bool,
 }
 
@@ -112,7 +112,7 @@ struct Kept {
 }
 
 struct Census {
-    /// How many Pods match, by slot; slots beyond the end have none.
+    /// The number of matching Pods, by slot; missing slots have none.
     counts: Vec<u32>,
     used: u64,
 }
@@ -122,15 +122,15 @@ struct Census {
 pub struct Index {
     topologies: HashMap<String, Kept>,
     classes: HashMap<Class, Census>,
-    /// Of required anti-affinity alone: every decision asks.
+    /// Only required anti-affinity, which every decision queries.
     repelled: Carriers,
-    /// All the other terms.
+    /// All other terms.
     inclined: Carriers,
     clock: u64,
 }
 
 impl Index {
-    /// Whether the label is kept; if so, that is noted as its last use.
+    /// Whether the label is indexed; marks it as used.
     pub fn knows_topology(&mut self, key: &str) -> bool {
         self.clock += 1;
         let kept = self.topologies.get_mut(key);
@@ -149,12 +149,12 @@ impl Index {
         self.topologies.get(key).map(|kept| &kept.topology)
     }
 
-    /// How many labels are kept.
+    /// The number of indexed labels.
     pub fn topologies(&self) -> usize {
         self.topologies.len()
     }
 
-    /// Whether the class is counted; if so, that is noted as its last use.
+    /// Whether the class is counted; marks it as used.
     pub fn knows_class(&mut self, class: &Class) -> bool {
         self.clock += 1;
         let census = self.classes.get_mut(class);
@@ -173,7 +173,7 @@ impl Index {
         self.classes.get(class).map(|census| Cow::Borrowed(census.counts.as_slice()))
     }
 
-    /// What namespaces are called has changed: what asks for that is counted anew when it is needed.
+    /// Namespace labels have changed: classes that depend on them are dropped, and counted again when needed.
     pub fn namespaces_changed(&mut self) {
         self.classes.retain(|class, _| !class.asks_for_namespaces());
         self.repelled.namespaces_changed();
@@ -186,7 +186,7 @@ impl Index {
         }
     }
 
-    /// A Pod came to a slot.
+    /// A Pod was added to a slot.
     pub fn came(&mut self, slot: usize, pod: &PodInfo, namespaces: &Namespaces) {
         for (class, census) in &mut self.classes {
             if class.matches(pod, namespaces) {
@@ -201,7 +201,7 @@ impl Index {
         }
     }
 
-    /// A Pod that had come to a slot left it.
+    /// A Pod was removed from its slot.
     pub fn left(&mut self, slot: usize, pod: &PodInfo, namespaces: &Namespaces) {
         for (class, census) in &mut self.classes {
             if class.matches(pod, namespaces)

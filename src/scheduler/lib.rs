@@ -1,4 +1,4 @@
-//! The scheduler: gives every Pod without a node the best one.
+//! The scheduler: assigns every Pod without a node to the best one.
 //!
 //! ```text
 //!   informers --> Cluster (nodes, what is on them, counts) --\
@@ -7,9 +7,9 @@
 //!                   \-- a change that may help                                   make room by preemption
 //! ```
 //!
-//! One task owns cluster and queue and takes one Pod at a time; what it has decided counts at once (the Pod is *assumed*
-//! on its node), the binding is written beside it. The rules are rows of [`plugins::PLUGINS`], a file each, on the contract
-//! of [`framework`]; a [`profile`] says which of them decide about the Pods of one `schedulerName`.
+//! One task owns cluster and queue and processes one Pod at a time; a decision takes effect at once (the Pod is *assumed* on its
+//! node), while the binding is written concurrently. The plugins are rows of [`plugins::PLUGINS`], a file each, with the contract
+//! of [`framework`]; a [`profile`] selects the plugins for the Pods of one `schedulerName`.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What the scheduler tells of itself, under upstream's names (`pkg/scheduler/metrics`).
+//! The scheduler's metrics, under upstream's names (`pkg/scheduler/metrics`).
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use prometheus_client::registry::Unit;
 
 use podwright_api::instruments::{self, exponential};
 
-/// What came of a try to place a Pod.
+/// The result of an attempt to schedule a Pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Scheduled,
@@ -18,7 +18,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Upstream's word.
+    /// Upstream's label value.
     pub fn name(self) -> &'static str {
         match self {
             Outcome::Scheduled => "scheduled",
@@ -50,7 +50,7 @@ struct Tries {
     attempts: &'static str,
 }
 
-/// All figures; see the functions below for what each is.
+/// All metrics; the functions below document them.
 pub struct Metrics {
     attempts: Family<Attempt, Counter>,
     durations: Family<Attempt, Histogram>,
@@ -71,7 +71,7 @@ fn long() -> Histogram {
     Histogram::new(exponential(0.01, 2.0, 20))
 }
 
-/// Of all schedulers of this process.
+/// Shared by all schedulers of this process.
 pub static METRICS: LazyLock<Metrics> = LazyLock::new(|| {
     let metrics = Metrics {
         attempts: Family::default(),
@@ -118,12 +118,12 @@ pub static METRICS: LazyLock<Metrics> = LazyLock::new(|| {
 });
 
 impl Metrics {
-    /// A node was looked for.
+    /// A decision was made.
     pub fn decided(&self, took: Duration) {
         self.algorithm.observe(took.as_secs_f64());
     }
 
-    /// A try has ended, `took` after it began.
+    /// An attempt ended, `took` after its start.
     pub fn attempted(&self, profile: &str, outcome: Outcome, took: Duration) {
         let result = outcome.name();
         let attempt = Attempt { profile: profile.to_owned(), result };
@@ -131,27 +131,27 @@ impl Metrics {
         self.durations.get_or_create(&attempt).observe(took.as_secs_f64());
     }
 
-    /// A Pod has its node, after so many tries and so long in line.
+    /// A Pod was scheduled, after this many attempts and this long in the queue.
     pub fn scheduled(&self, tries: u32, after: Duration) {
         self.tries.observe(f64::from(tries));
-        // As upstream, which counts up to 15 singly.
+        // As upstream, which counts up to 15 individually.
         const SINGLY: [&str; 17] =
             ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16+"];
         let attempts = SINGLY[usize::try_from(tries).unwrap_or(usize::MAX).min(SINGLY.len() - 1)];
         self.sli.get_or_create(&Tries { attempts }).observe(after.as_secs_f64());
     }
 
-    /// A Pod has come into a part of the queue (`by` is 1), or left it (-1).
+    /// A Pod entered a part of the queue (`by` is 1), or left it (-1).
     pub fn pending(&self, queue: &'static str, by: i64) {
         self.pending.get_or_create(&Waiting { queue }).inc_by(by);
     }
 
-    /// Why a Pod has come into a part of the queue.
+    /// Why a Pod entered a part of the queue.
     pub fn incoming(&self, queue: &'static str, event: &'static str) {
         self.incoming.get_or_create(&Incoming { queue, event }).inc();
     }
 
-    /// So many Pods have to make room for another one.
+    /// This many Pods are preempted for another one.
     pub fn preempted(&self, victims: usize) {
         self.preemptions.inc();
         self.victims.observe(victims as f64);

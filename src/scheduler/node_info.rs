@@ -1,4 +1,4 @@
-//! One node and what is on it, as the rules ask about it.
+//! One node and its Pods, for plugins.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -10,10 +10,10 @@ use k8s_openapi::api::core::v1::{Node, Taint};
 use super::pod::{HostPort, PodInfo};
 use podwright_api::pod_resources::{self, Amounts};
 
-/// One node and what is on it.
+/// One node and its Pods.
 #[derive(Clone)]
 pub struct NodeInfo {
-    /// Its number in the cluster, the same for as long as it exists.
+    /// Its number in the cluster, fixed while it exists.
     pub slot: usize,
     pub node: Arc<Node>,
     pub name: String,
@@ -21,15 +21,15 @@ pub struct NodeInfo {
     pub max_pods: i64,
     pub unschedulable: bool,
     pub taints: Vec<Taint>,
-    /// The sizes of the images it has, by each of their names.
+    /// The sizes of its images, by each of their names.
     pub images: Arc<HashMap<String, i64>>,
     pub load: Load,
-    /// Nothing, but in a copy of which a question is asked.
+    /// Empty, except in a hypothetical copy.
     pub supposed: Supposed,
 }
 
-/// Which Pods a node's load has beside those that the cluster's counts have there, and which it lacks: whoever asks those
-/// counts for more than the node itself has to add this.
+/// How a hypothetical node differs from the cluster's counts: added and removed Pods. Queries of these counts beyond the node
+/// itself must take this into account.
 #[derive(Clone, Default)]
 pub struct Supposed {
     came: Vec<Arc<PodInfo>>,
@@ -37,7 +37,7 @@ pub struct Supposed {
 }
 
 impl Supposed {
-    /// The sum of something over those that came, less that over those that left.
+    /// The sum over the added Pods, minus that over the removed ones.
     pub fn sum(&self, of: impl Fn(&PodInfo) -> i64) -> i64 {
         let total = |pods: &[Arc<PodInfo>]| pods.iter().map(|pod| of(pod)).sum::<i64>();
         total(&self.came) - total(&self.left)
@@ -71,7 +71,7 @@ impl NodeInfo {
         }
     }
 
-    /// The node with such a Pod on it, for a question.
+    /// Adds a hypothetical Pod.
     pub fn suppose(&mut self, pod: &Arc<PodInfo>) {
         let Supposed { came, left } = &mut self.supposed;
         match left.iter().position(|other| other.uid == pod.uid) {
@@ -81,7 +81,7 @@ impl NodeInfo {
         self.load.add(pod.clone());
     }
 
-    /// The node without one of its Pods, for a question.
+    /// Removes a Pod hypothetically.
     pub fn suppose_gone(&mut self, uid: &str) {
         let Some(pod) = self.load.remove(uid) else { return };
         let Supposed { came, left } = &mut self.supposed;
@@ -96,13 +96,13 @@ impl NodeInfo {
     }
 }
 
-/// What the Pods of one node take.
+/// The resources used on one node.
 #[derive(Clone, Default)]
 pub struct Load {
     pub requested: Amounts,
-    /// As `requested`, with assumptions for Pods that request nothing; for scores.
+    /// Like `requested`, with assumptions for Pods without requests; for scores.
     pub assumed: Amounts,
-    /// How many Pods hold each port: the scheduler places no second one, but others may have.
+    /// How many Pods use each port: the scheduler places only one, but others may not.
     pub ports: BTreeMap<HostPort, usize>,
     pods: HashMap<String, Arc<PodInfo>>,
 }
@@ -131,7 +131,7 @@ impl Load {
         self.assumed.add(&pod.assumed);
     }
 
-    /// Takes in the newer form of a Pod that counts for all that the one here does. False: it does not, or is not here.
+    /// Updates a Pod with the same resources. False: they differ, or it is not here.
     pub(super) fn renew(&mut self, pod: &Arc<PodInfo>) -> bool {
         let known = self.pods.get_mut(&pod.uid).filter(|known| known.counts_as(pod));
         known.map(|known| *known = pod.clone()).is_some()
@@ -140,7 +140,7 @@ impl Load {
     pub(super) fn remove(&mut self, uid: &str) -> Option<Arc<PodInfo>> {
         let pod = self.pods.remove(uid)?;
         if self.requested.is_saturated() || self.assumed.is_saturated() {
-            // A sum that did not fit cannot be undone by subtracting.
+            // A saturated sum cannot be undone by subtraction.
             (self.requested, self.assumed) = Default::default();
             let rest: Vec<_> = self.pods.values().cloned().collect();
             rest.iter().for_each(|pod| self.count(pod));

@@ -1,4 +1,4 @@
-//! The Pods for which room is being made on a node.
+//! Nominated Pods, for which room is being made on a node.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -24,7 +24,7 @@ impl Nominations {
         self.pods.entry(node.to_owned()).or_default().insert(pod.uid.clone(), pod);
     }
 
-    /// Takes in the newer form of a Pod, if room is being made for it.
+    /// Updates a Pod, if it is nominated.
     pub fn renew(&mut self, pod: &Arc<PodInfo>) {
         let pods = self.nodes.get(&pod.uid).and_then(|node| self.pods.get_mut(node));
         if let Some(known) = pods.and_then(|pods| pods.get_mut(&pod.uid)) {
@@ -32,19 +32,19 @@ impl Nominations {
         }
     }
 
-    /// No room is made for the Pod any more: others may take it.
+    /// Removes a Pod's nomination: others may take the room.
     pub fn remove(&mut self, uid: &str) {
         let taken = self.take(uid);
         self.given_up.extend(taken);
     }
 
-    /// The Pod takes its room on a node; on any other one it needs none.
+    /// The Pod was placed on a node, and needs no nomination any more.
     pub fn settle(&mut self, uid: &str, node: &str) {
         let taken = self.take(uid).filter(|(_, nominated)| nominated != node);
         self.given_up.extend(taken);
     }
 
-    /// The Pods for which no room is made any more, with the node of each, since this was asked last.
+    /// The Pods that have lost their nomination since the last call, with their nodes.
     pub fn take_given_up(&mut self) -> Vec<(Arc<PodInfo>, String)> {
         std::mem::take(&mut self.given_up)
     }
@@ -59,7 +59,7 @@ impl Nominations {
         Some((pod?, node))
     }
 
-    /// The node on which room is being made for a Pod.
+    /// A Pod's nominated node.
     pub fn of(&self, uid: &str) -> Option<&str> {
         self.nodes.get(uid).map(String::as_str)
     }
@@ -68,12 +68,12 @@ impl Nominations {
         self.nodes.is_empty()
     }
 
-    /// Those for which room is being made on a node.
+    /// The Pods that are nominated for a node.
     pub fn on(&self, node: &str) -> impl Iterator<Item = &Arc<PodInfo>> {
         self.pods.get(node).into_iter().flat_map(BTreeMap::values)
     }
 
-    /// Those of a node to which another Pod has to leave their room.
+    /// Those nominated for a node that take precedence over another Pod.
     pub fn rivals<'a>(&'a self, pod: &'a PodInfo, node: &str) -> impl Iterator<Item = &'a Arc<PodInfo>> {
         self.on(node).filter(|other| other.priority >= pod.priority && other.uid != pod.uid)
     }

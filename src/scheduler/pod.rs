@@ -1,4 +1,4 @@
-//! A Pod as the scheduler sees it, with what every node is asked about it computed once.
+//! A Pod for the scheduler, with everything precomputed that is evaluated per node.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -13,7 +13,7 @@ use podwright_api::{
 };
 use podwright_client::Key;
 
-/// The name that Pods ask for in `spec.schedulerName`.
+/// The default `spec.schedulerName`.
 pub const NAME: &str = "default-scheduler";
 
 /// A host port in use: address, protocol, port.
@@ -27,14 +27,14 @@ pub struct PodInfo {
     pub uid: String,
     pub priority: i32,
     pub requests: Amounts,
-    /// As `requests`, with assumptions for containers that request nothing; for scores.
+    /// Like `requests`, with assumptions for containers without requests; for scores.
     pub assumed: Amounts,
     pub ports: Vec<HostPort>,
     pub claims: Vec<Used>,
-    /// The names of `claims`: those of one Pod are looked for among those of all others.
+    /// The names of `claims`, for lookups by those of another Pod.
     pub claim_names: HashSet<String>,
     pub affinity: Affinity,
-    /// When its node took it.
+    /// When its node accepted it.
     pub started: Option<Timestamp>,
 }
 
@@ -69,7 +69,7 @@ impl PodInfo {
         who.means(&self.key.namespace, self.pod.metadata.labels.as_ref(), namespaces)
     }
 
-    /// Whether it is bound, and this is known.
+    /// Whether it is known to be bound.
     pub fn has_node(&self) -> bool {
         node_name(&self.pod).is_some()
     }
@@ -78,7 +78,7 @@ impl PodInfo {
         self.pod.metadata.deletion_timestamp.is_some()
     }
 
-    /// Whether everything that is counted of Pods on nodes is the same of another form of this one.
+    /// Whether it counts the same on its node as another version of it.
     pub fn counts_as(&self, other: &PodInfo) -> bool {
         self.priority == other.priority
             && self.requests == other.requests
@@ -89,24 +89,25 @@ impl PodInfo {
             && self.affinity.carried == other.affinity.carried
     }
 
-    /// Whether others may lose their place for it.
+    /// Whether it may preempt others.
     pub fn may_preempt(&self) -> bool {
         self.spec().is_none_or(|spec| spec.preemption_policy.as_deref() != Some("Never"))
     }
 
-    /// The scheduler it asks for: the name of a profile.
+    /// Its scheduler: the name of a profile.
     pub fn scheduler(&self) -> &str {
         scheduler(&self.pod)
     }
 
-    /// The node on which room is being made for it, as its status tells.
+    /// The nominated node in its status.
     pub fn nominated(&self) -> Option<&str> {
         self.pod.status.as_ref()?.nominated_node_name.as_deref().filter(|name| !name.is_empty())
     }
 }
 
-/// The mirror of a static Pod takes room, and neither draws nor repels: without labels and affinity. Any node makes one look like
-/// any Pod of any namespace, and would so draw those that want to be near it, or keep all from all nodes. (Upstream lets it.)
+/// The mirror of a static Pod uses resources, but neither attracts nor repels others: its labels and affinity are removed. Any node
+/// can create one that resembles any Pod in any namespace, and could so attract Pods with affinity to it, or repel all from all
+/// nodes. (Upstream allows that.)
 fn impartial(pod: Arc<Pod>) -> Arc<Pod> {
     if pod.metadata.annotations.as_ref().is_none_or(|all| !all.contains_key(MIRROR)) {
         return pod;
@@ -120,7 +121,7 @@ fn impartial(pod: Arc<Pod>) -> Arc<Pod> {
     Arc::new(plain)
 }
 
-/// The host ports of a Pod: all containers' and, as they run beside them, sidecars'.
+/// The host ports of a Pod: of all containers and sidecars, which run concurrently.
 fn host_ports(pod: &Pod) -> impl Iterator<Item = HostPort> {
     let spec = pod.spec.as_ref();
     let sidecars = spec.and_then(|s| s.init_containers.as_ref()).into_iter().flatten();

@@ -1,6 +1,6 @@
-//! The extension points: where a plugin may be asked.
+//! The extension points of plugins.
 
-/// Upstream's; their names are the fields of a profile's `plugins`.
+/// Upstream's; the names are the fields of a profile's `plugins`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Point {
     PreEnqueue,

@@ -1,4 +1,4 @@
-//! A profile: which plugins decide about the Pods of one schedulerName, with which weights and arguments.
+//! A profile: the plugins for the Pods of one schedulerName, with weights and arguments.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,27 +17,27 @@ use super::{
 use podwright_api::Env;
 use podwright_api::configuration::{FieldError, Problem};
 
-/// A plugin as a profile names it.
+/// A plugin in a profile.
 pub struct Named {
     pub name: String,
-    /// None or 0: 1.
+    /// `None` or 0: 1.
     pub weight: Option<i64>,
 }
 
-/// What a profile says of one extension point, or of all.
+/// A profile's settings for one extension point, or for all.
 pub struct Set {
-    /// Where that is, for errors.
+    /// Its path, for errors.
     pub path: String,
     pub enabled: Vec<Named>,
     /// `*`: all.
     pub disabled: BTreeSet<String>,
 }
 
-/// What a profile says.
+/// A profile's configuration.
 #[derive(Default)]
 pub struct ProfileConfig {
     pub name: String,
-    /// So much of the nodes that fit is enough; 0: by the size of the cluster.
+    /// The share of nodes to find feasible; 0: depends on the size of the cluster.
     pub percentage: usize,
     /// The arguments of plugins, each with its path for errors.
     pub args: BTreeMap<String, (String, Value)>,
@@ -50,15 +50,15 @@ pub struct ProfileConfig {
 pub struct Profile {
     pub name: String,
     percentage: usize,
-    /// Those that are enabled anywhere.
+    /// Those enabled at any point.
     plugins: Vec<(&'static str, Box<dyn Plugin>)>,
-    /// Places in `plugins`.
+    /// Indexes into `plugins`.
     pre_enqueue: Vec<usize>,
     filters: Vec<usize>,
     post_filters: Vec<usize>,
     reserves: Vec<usize>,
     pre_binds: Vec<usize>,
-    /// Likewise, with their weights.
+    /// The same, with weights.
     scores: Vec<(usize, i64)>,
 }
 
@@ -66,17 +66,18 @@ impl Default for Profile {
     /// Upstream's defaults.
     fn default() -> Profile {
         let plan = ProfileConfig { name: NAME.to_owned(), ..ProfileConfig::default() };
-        // Nothing is said, so nothing can be wrong.
+        // An empty configuration cannot be invalid.
         Profile::new(plan).expect("the table's own defaults are valid")
     }
 }
 
 impl Profile {
-    /// Sets the plugins up.
+    /// Creates the plugins.
     ///
     /// # Errors
-    /// A plugin is unknown, comes twice, has not the extension point, or takes no such arguments; or none orders the queue, or
-    /// binds.
+    ///
+    /// A plugin is unknown, duplicate, lacks the extension point, or refuses its arguments; or there is none for queue sort or
+    /// bind.
     pub fn new(plan: ProfileConfig) -> Result<Profile, FieldError> {
         for (name, (path, _)) in &plan.args {
             if row(name).is_none() {
@@ -128,7 +129,7 @@ impl Profile {
         (name, &**plugin)
     }
 
-    /// Why a Pod is not put in line.
+    /// Why a Pod is not queued.
     pub fn pre_enqueue(&self, pod: &PodInfo) -> Option<(&'static str, Reason)> {
         self.pre_enqueue
             .iter()
@@ -140,7 +141,7 @@ impl Profile {
         self.plugins.iter().for_each(|(_, plugin)| plugin.prepare(pod, cluster));
     }
 
-    /// Those that filter, in the order in which they are asked.
+    /// The filter plugins, in order.
     pub fn filter_plugins(&self) -> impl Iterator<Item = (&'static str, &dyn Plugin)> {
         self.filters.iter().map(|place| self.plugin(*place))
     }
@@ -160,10 +161,11 @@ impl Profile {
         timing::point(Point::PostFilter, &self.name, all, made_room)
     }
 
-    /// Keeps what the Pod needs on a node; what is to be done before it is bound there, if anything.
+    /// Reserves what the Pod needs on a node; returns the prerequisites of its binding, if any.
     ///
     /// # Errors
-    /// A plugin has not got what it needs for the Pod there.
+    ///
+    /// A plugin could not reserve what the Pod needs there.
     pub fn reserve(&self, pod: &PodInfo, node: &str, cluster: &mut Cluster) -> Result<Option<PreBind>, PluginError> {
         timing::point(Point::Reserve, &self.name, || self.reserved(pod, node, cluster), timing::or_error)
     }
@@ -187,7 +189,7 @@ impl Profile {
         Ok(all)
     }
 
-    /// Whether all that a Pod waits for before it is bound is there; an error: something will not come.
+    /// Whether all prerequisites of a Pod's binding are ready; an error: one never will be.
     pub fn is_ready(&self, pod: &PodInfo, node: &NodeInfo, cluster: &Cluster) -> Result<bool, PluginError> {
         let mut ready = true;
         for place in &self.pre_binds {
@@ -202,7 +204,7 @@ impl Profile {
         self.reserves.iter().for_each(|place| self.plugin(*place).1.unreserve(pod, cluster));
     }
 
-    /// With their names and weights.
+    /// The score plugins with names and weights.
     pub fn scores(&self) -> impl Iterator<Item = (&'static str, &dyn Plugin, i64)> {
         self.scores.iter().map(|(place, weight)| {
             let (name, plugin) = self.plugin(*place);
@@ -210,7 +212,7 @@ impl Profile {
         })
     }
 
-    /// Whether a change may help a Pod that the plugin of this name turned away.
+    /// Whether a change may help a Pod that this plugin rejected.
     pub fn queueing_hint(&self, plugin: &str, pod: &PodInfo, change: &ClusterEvent) -> QueueingHint {
         if !is_registered(plugin, change) {
             return QueueingHint::No;
@@ -220,7 +222,7 @@ impl Profile {
         found.map_or(nobody, |(_, plugin)| plugin.queueing_hint(pod, change))
     }
 
-    /// How many nodes that fit are enough, of so many: upstream's sampling, all of a cluster of up to 100.
+    /// How many feasible nodes are enough, given the total: upstream's sampling, all of a cluster of up to 100.
     /// <https://kubernetes.io/docs/concepts/scheduling-eviction/scheduler-perf-tuning/>
     pub fn enough(&self, nodes: usize) -> usize {
         const LEAST: usize = 100;
@@ -254,8 +256,7 @@ fn no_such_plugin(path: &str, name: &str) -> FieldError {
     FieldError::invalid(format!("{path}.name"), format!("{name:?}: there is no such plugin"))
 }
 
-/// The row of a plugin that is to be enabled, and its weight. As upstream: whoever names a plugin says its weight, too, and
-/// none is 1.
+/// The row and weight of an enabled plugin. As upstream, an explicitly named plugin without a weight has 1, not its default.
 fn enabled(set: &Set, n: usize) -> Result<(&'static Row, i64), FieldError> {
     let Named { name, weight } = &set.enabled[n];
     let path = format!("{}.enabled[{n}]", set.path);
@@ -271,7 +272,7 @@ fn enabled(set: &Set, n: usize) -> Result<(&'static Row, i64), FieldError> {
     }
 }
 
-/// The plugins that are enabled wherever they have a say, in order, with their weights.
+/// The plugins enabled for all their extension points, in order, with weights.
 fn everywhere(set: Option<&Set>) -> Result<Vec<(&'static Row, i64)>, FieldError> {
     let mut all: Vec<_> = PLUGINS.iter().map(|row| (row, row.weight)).collect();
     let Some(set) = set else { return Ok(all) };
@@ -286,8 +287,8 @@ fn everywhere(set: Option<&Set>) -> Result<Vec<(&'static Row, i64)>, FieldError>
     Ok(all)
 }
 
-/// The plugins of one extension point with their weights: first those whose place there the profile names anew, then the
-/// ones that are enabled everywhere, then its others.
+/// The plugins of one extension point with weights: first those that the profile reorders there, then those enabled everywhere,
+/// then its others.
 fn at_point(
     point: Point,
     everywhere: &[(&'static Row, i64)],

@@ -1,5 +1,5 @@
-//! The Pods that wait for a node: active ones by priority and their namespaces' turns, ones in backoff, and parked ones that a
-//! change may help.
+//! Pods without a node: active ones by priority and alternating namespaces, those in backoff, and parked ones that wait for a
+//! helpful change.
 
 use std::{
     cmp::Reverse,
@@ -23,10 +23,10 @@ use podwright_client::Key;
 
 mod active;
 
-/// A parked Pod is tried again after so long even if nothing seems to help it.
+/// A parked Pod is retried after this time even without a helpful change.
 const MAX_PARKED: Duration = Duration::from_secs(5 * 60);
 
-/// What changed of a node.
+/// The events for a changed node.
 pub fn node_changes(old: &Node, new: &Node) -> Vec<ClusterEvent> {
     let spec = |n: &Node| n.spec.clone().unwrap_or_default();
     let allocatable = |n: &Node| n.status.as_ref().and_then(|s| s.allocatable.clone());
@@ -40,10 +40,10 @@ pub fn node_changes(old: &Node, new: &Node) -> Vec<ClusterEvent> {
     changes
 }
 
-/// Where a waiting Pod is.
+/// The state of a queued Pod.
 enum SubQueue {
     Active(Reverse<i32>),
-    /// With a turn it is tried earlier if nobody is active.
+    /// With a turn it is tried earlier if no Pod is active.
     Backoff(Instant, Option<Turn>),
     Parked(Parked),
     /// It is being decided, or its binding is being written.
@@ -51,7 +51,7 @@ enum SubQueue {
 }
 
 impl SubQueue {
-    /// What upstream calls this part of the queue.
+    /// Upstream's name for this part of the queue.
     fn name(&self) -> Option<&'static str> {
         match self {
             SubQueue::Active(_) => Some("active"),
@@ -62,7 +62,7 @@ impl SubQueue {
     }
 }
 
-/// Why a Pod comes into a part of the queue, in upstream's words; changes have names of their own.
+/// Why a Pod enters a part of the queue, in upstream's words; changes have their own names.
 mod event {
     pub const ADDED: &str = "PodAdd";
     pub const UPDATED: &str = "PodUpdate";
@@ -78,13 +78,13 @@ struct Parked {
     until: Instant,
 }
 
-/// Of those in backoff: higher priority first, then first come, first served.
+/// The order of those in backoff: higher priority first, then first come, first served.
 type Rank = (Reverse<i32>, u64, Key);
 
-/// Whose backoff ends in an earlier second first, then by rank: whoever has failed more often waits longer.
+/// Ordered by the second in which the backoff ends, then by rank: Pods that failed more often wait longer.
 type Turn = (u64, Rank);
 
-/// What happened to a Pod while it may not be tried.
+/// What happened to a Pod while it is held.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Held {
     Nothing,
@@ -96,27 +96,27 @@ struct Waiting {
     pod: Arc<PodInfo>,
     place: SubQueue,
     held: Option<Held>,
-    /// Why its last try failed, as a condition's reason and message.
+    /// Why its last attempt failed, as a condition's reason and message.
     failure: Option<(&'static str, Arc<str>)>,
     attempts: u32,
     since: Instant,
-    /// When its last try ended.
+    /// When its last attempt ended.
     tried: Instant,
-    /// When it last was put in line.
+    /// When it was last queued.
     arrival: u64,
 }
 
-/// See the module. A Pod is known by its name; what is said about another one that had the name is not listened to.
+/// See the module. A Pod is identified by its name; calls about another one of the same name are ignored.
 pub struct Queue {
     first_backoff: Duration,
     max_backoff: Duration,
     pods: HashMap<Key, Waiting>,
     active: Active,
-    /// The parked ones by who turned them away, in the order in which they were tried.
+    /// The parked ones by the plugins that rejected them, in the order of their attempts.
     parked: BTreeMap<&'static str, BTreeSet<(u64, Key)>>,
     /// When each Pod in backoff or parked is due.
     due: BTreeSet<(Instant, Key)>,
-    /// The ones in backoff that no error put there.
+    /// Those in backoff without an error.
     eager: BTreeSet<Turn>,
     arrivals: u64,
     began: Instant,
@@ -141,7 +141,7 @@ impl Default for Queue {
 }
 
 impl Queue {
-    /// After its first failure a Pod waits for `first_backoff`, then for twice as long each time up to `max_backoff`.
+    /// After its first failure a Pod waits for `first_backoff`, then twice as long each time up to `max_backoff`.
     pub fn new(first_backoff: Duration, max_backoff: Duration) -> Queue {
         Queue {
             first_backoff,
@@ -156,7 +156,7 @@ impl Queue {
         }
     }
 
-    /// Takes a Pod in, or its newer form. A parked one whose spec or labels changed is tried again.
+    /// Adds or updates a Pod. A parked one whose spec or labels changed is retried.
     pub fn add(&mut self, pod: Arc<PodInfo>) {
         let key = pod.key.clone();
         let Some(waiting) = self.pods.get_mut(&key) else { return self.add_new(pod) };
@@ -205,14 +205,14 @@ impl Queue {
         self.pods.is_empty()
     }
 
-    /// Whether there is one whose turn it is.
+    /// Whether a Pod is ready to be tried.
     pub fn has_next(&self) -> bool {
         !self.active.is_empty() || !self.eager.is_empty()
     }
 
-    /// The Pod whose turn it is: if nobody is active, one whose backoff is not over. That keeps Pods that fail from being in
-    /// the way of others, and nobody else is there (upstream's `SchedulerPopFromBackoffQ`). After an error it is sat out, to
-    /// spare whoever fails. It is in flight until `done`, `park` or `retry`.
+    /// The next Pod: if none is active, one in backoff. Backoff keeps failing Pods from delaying others, and there are none
+    /// (upstream's `SchedulerPopFromBackoffQ`). After an error the backoff is always waited for. The Pod is in flight until `done`,
+    /// `park` or `retry`.
     pub fn pop(&mut self) -> Option<Arc<PodInfo>> {
         let eager = || self.eager.first().map(|(_, (.., key))| key.clone());
         let key = self.active.next().or_else(eager)?;
@@ -223,7 +223,7 @@ impl Queue {
         Some(waiting.pod.clone())
     }
 
-    /// How often a Pod in flight has been tried, and since when it is here.
+    /// How often a Pod in flight has been tried, and since when it is queued.
     pub fn tries(&self, pod: &PodInfo) -> Option<(u32, Instant)> {
         let waiting = self.pods.get(&pod.key).filter(|waiting| waiting.pod.uid == pod.uid)?;
         Some((waiting.attempts, waiting.since))
@@ -236,7 +236,7 @@ impl Queue {
         }
     }
 
-    /// No node fits, as `message` says: it waits for a change that one of the plugins names, or for a while.
+    /// No node fits, with this message: it waits for a change that one of the plugins registers, or for a timeout.
     pub fn park(&mut self, pod: &PodInfo, mut plugins: BTreeSet<&'static str>, message: &str) {
         if self.is_in_flight(pod) {
             if plugins.is_empty() {
@@ -248,7 +248,7 @@ impl Queue {
         }
     }
 
-    /// Its binding failed, as `message` says: tried again after its backoff.
+    /// Its binding failed, with this message: it is retried after its backoff.
     pub fn retry(&mut self, pod: &PodInfo, message: &str) {
         if self.is_in_flight(pod) {
             self.failed(&pod.key, "SchedulerError", message);
@@ -256,21 +256,21 @@ impl Queue {
         }
     }
 
-    /// A parked one is tried again.
+    /// Retries a parked Pod.
     pub fn reconsider(&mut self, pod: &PodInfo) {
         if self.is_parked(pod) {
             self.try_again(&pod.key, event::FORCED);
         }
     }
 
-    /// Once it is parked it stays so until it is let go, as what is being done for it is not seen yet.
+    /// Once parked it stays so until it is let go, as changes made for it are not observed yet.
     pub fn hold(&mut self, pod: &PodInfo) {
         if let Some(waiting) = self.pods.get_mut(&pod.key).filter(|waiting| waiting.pod.uid == pod.uid) {
             waiting.held = Some(Held::Nothing);
         }
     }
 
-    /// It is tried again if that has `failed`, after its backoff, or if a change would have helped it meanwhile.
+    /// Retries it after its backoff if that has `failed`, or if a change would have helped it meanwhile.
     pub fn let_go(&mut self, pod: &PodInfo, failed: bool) {
         let waiting = self.pods.get_mut(&pod.key).filter(|waiting| waiting.pod.uid == pod.uid);
         let held = waiting.and_then(|waiting| waiting.held.take());
@@ -281,16 +281,16 @@ impl Queue {
         }
     }
 
-    /// A Pod whose last try failed, and why, as a condition's reason and message.
+    /// A Pod whose last attempt failed, with the condition's reason and message.
     pub fn why(&self, key: &Key) -> Option<(Arc<PodInfo>, &'static str, Arc<str>)> {
         let waiting = self.pods.get(key)?;
         let (reason, message) = waiting.failure.clone()?;
         Some((waiting.pod.clone(), reason, message))
     }
 
-    /// Moves the parked Pods that changes help: those for which a plugin that turned them away says so (`queueing_hint`) and, where
-    /// it says that only of the place where it happened, that now fit there (`fits`; else it tells who turns them away).
-    /// Nothing is asked about those whose plugins do not hear of such changes: most changes help nobody.
+    /// Moves the parked Pods that changes help: those for which a rejecting plugin says so (`queueing_hint`) and, if only on the
+    /// changed node, that now fit there (`fits`; otherwise it returns the rejecting plugin). Pods whose plugins have not registered
+    /// for a change are skipped: most changes help none.
     pub fn on_changes(
         &mut self,
         changes: &[ClusterEvent],
@@ -302,13 +302,13 @@ impl Queue {
             let Some(waiting) = self.pods.get(&key) else { continue };
             match if told == QueueingHint::Anywhere { Ok(()) } else { fits(&waiting.pod) } {
                 Ok(()) => self.try_again(&key, event),
-                // It is this one now that turns it away there.
+                // Now this plugin rejects it there.
                 Err(plugin) => plugin.into_iter().for_each(|plugin| self.also_turned_away(&key, plugin)),
             }
         }
     }
 
-    /// Whom changes may help and where, in the order in which they were tried.
+    /// The Pods that changes may help and where, in the order of their attempts.
     fn helped(
         &self,
         changes: &[ClusterEvent],
@@ -343,7 +343,7 @@ impl Queue {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// Moves what is due to the active ones.
+    /// Moves due Pods to the active ones.
     pub fn wake(&mut self, now: Instant) {
         while let Some((_, key)) = self.due.first().filter(|(at, _)| *at <= now).cloned() {
             let event = if self.pods.get(&key).is_some_and(is_parked) { event::TIME } else { event::BACKED_OFF };
@@ -355,7 +355,7 @@ impl Queue {
         self.pods.get(&pod.key).is_some_and(|w| w.pod.uid == pod.uid && matches!(w.place, SubQueue::InFlight))
     }
 
-    /// Its backoff begins.
+    /// Starts its backoff.
     fn failed(&mut self, key: &Key, reason: &'static str, message: &str) {
         if let Some(waiting) = self.pods.get_mut(key) {
             waiting.failure = Some((reason, message.into()));
@@ -420,7 +420,7 @@ impl Queue {
         waiting.place = place;
     }
 
-    /// Takes a Pod out of the order it stands in; its place is to be set, or it removed.
+    /// Removes a Pod from its current order; its state must then be set, or it be removed.
     fn unplace(&mut self, key: &Key) {
         let Some(waiting) = self.pods.get(key) else { return };
         waiting.place.name().into_iter().for_each(|name| METRICS.pending(name, -1));
@@ -445,7 +445,7 @@ impl Queue {
         }
     }
 
-    /// After the first failure the first backoff, twice as long after each further one, up to the longest.
+    /// The first backoff after the first failure, doubled after each further one, up to the maximum.
     fn backoff_end(&self, waiting: &Waiting) -> Instant {
         if waiting.attempts == 0 {
             return waiting.tried;

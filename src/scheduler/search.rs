@@ -1,4 +1,4 @@
-//! What was found out about the nodes for one Pod, and how that is told.
+//! The results of a search over nodes for one Pod, and their presentation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,24 +7,23 @@ use super::{
     filters::{Reason, Rejection, unnamed},
 };
 
-/// What each node came to, in order of their names: `n1: 412`, `n2: node(s) were unschedulable`. Only of a cluster small enough
-/// to read that.
+/// The result of each node, ordered by name: `n1: 412`, `n2: node(s) were unschedulable`. Only for small clusters.
 pub type Verdicts = Vec<String>;
 
-/// Of so many nodes at most each one's verdict is told.
+/// The most nodes whose results are listed.
 const FEW: usize = 20;
 
-/// What was found out about the nodes. They are given by slot.
+/// The results, by slot.
 #[derive(Default)]
 pub struct Search {
     pub fit: Vec<usize>,
     pub rejected: Vec<(usize, &'static str, Rejection)>,
     pub visited: usize,
-    /// Why no node was looked at.
+    /// Why no node was examined.
     pub refusal: Option<Reason>,
-    /// Who turned nodes away.
+    /// The plugins that rejected nodes.
     pub plugins: BTreeSet<&'static str>,
-    /// How many nodes were left out as these plugins named others.
+    /// How many nodes were excluded by the names of these plugins.
     pub(super) left_out: Option<(usize, Vec<&'static str>)>,
 }
 
@@ -34,7 +33,7 @@ impl Search {
         self.rejected.push((slot, plugin, rejection));
     }
 
-    /// `totals` are the scores of `fit`, none where there was nothing to choose.
+    /// `totals` are the scores of `fit`, empty without a choice.
     pub(super) fn verdicts(&self, cluster: &Cluster, fit: &[&NodeInfo], totals: &[i64]) -> Verdicts {
         if cluster.len() > FEW {
             return Vec::new();
@@ -72,7 +71,7 @@ impl Search {
 
 /// `0/3 nodes are available: 1 Insufficient cpu, 2 ...`
 pub fn available(nodes: usize, reasons: &BTreeMap<&str, usize>) -> String {
-    // Sorted as texts, numbers included: upstream's order.
+    // Sorted as strings including the numbers, as upstream.
     let mut each: Vec<String> = reasons.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
     each.sort();
     format!("0/{nodes} nodes are available: {}.", each.join(", "))

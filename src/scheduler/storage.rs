@@ -1,8 +1,8 @@
-//! Claims, volumes and classes as the rules ask about them, and what of them is promised to Pods that are being bound.
+//! Claims, volumes and classes for plugins, and the promises to Pods being bound.
 //!
-//! A promise changes an object here before the server has it so: a volume refers to its claim, a claim names the node where a
-//! volume is to be made. It is settled by the object's next version, whatever that says: if it is not the one that was
-//! promised, the write of the promise is refused.
+//! A promise changes an object here before the server does: a volume refers to its claim, a claim names the node where a volume is
+//! to be provisioned. The object's next version settles it: if that differs from the promised one, the write of the promise is
+//! refused.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -22,7 +22,7 @@ use podwright_api::persistent_volume::{
 };
 use podwright_client::{Key, Typed, reference};
 
-/// One object, and how it will be.
+/// One object, and its promised state.
 struct Known<K> {
     seen: Arc<K>,
     promised: Option<Arc<K>>,
@@ -34,7 +34,7 @@ impl<K> Known<K> {
     }
 }
 
-/// What is promised to one Pod.
+/// The promises to one Pod.
 #[derive(Default)]
 struct Promise {
     node: String,
@@ -42,7 +42,7 @@ struct Promise {
     claims: Vec<Part<()>>,
 }
 
-/// A claim, in `on` the volume that it gets, and the version of the object that was written; none: nothing was to be written.
+/// A claim, in `on` its volume, and the version of the written object; `None`: nothing had to be written.
 struct Part<T> {
     claim: Key,
     on: T,
@@ -107,7 +107,7 @@ impl Storage {
         self.volumes.get(name).map(Known::get)
     }
 
-    /// The class of a claim, if there is one of that name.
+    /// A claim's class, if it exists.
     pub fn class_of(&self, claim: &PersistentVolumeClaim) -> Option<&Arc<StorageClass>> {
         self.classes.get(claim_class(claim))
     }
@@ -118,8 +118,8 @@ impl Storage {
         names.filter_map(|name| self.volume(name))
     }
 
-    /// Promises a volume to a claim of a Pod; the volume as it is seen, and as it has to be written, unless it is so already.
-    /// Of two Pods with one claim both write: the promise of one must not be all that the other relies on.
+    /// Promises a volume to a Pod's claim; returns the observed volume, and the one to write, unless it is equal. If two Pods share
+    /// a claim both write: one must not rely on the other's promise.
     pub fn promise_volume(
         &mut self,
         pod: &str,
@@ -137,7 +137,7 @@ impl Storage {
         new.map(|new| (old, new))
     }
 
-    /// Promises a claim of a Pod that its volume is made for a node; the claim as it has to be written, unless it is so.
+    /// Promises that a volume is provisioned for a Pod's claim on a node; returns the claim to write, unless it is equal.
     pub fn promise_claim(
         &mut self,
         pod: &str,
@@ -189,10 +189,10 @@ impl Storage {
         Ok(kept)
     }
 
-    /// Takes back what of the promises to a Pod is not seen yet.
+    /// Reverts the promises to a Pod that are not observed yet.
     pub fn forget(&mut self, pod: &str) {
         let Some(promise) = self.promises.remove(pod) else { return };
-        // Whoever was promised the same goes by what is seen, and has it written again if need be.
+        // Others with the same promise see the observed state, and write it again if necessary.
         for Part { on: name, .. } in &promise.volumes {
             self.volumes.get_mut(name).into_iter().for_each(|known| known.promised = None);
         }
@@ -206,7 +206,7 @@ fn absent<K: Typed>(name: &str) -> PromiseError {
     PromiseError::NotFound { resource: K::resource(), name: name.to_owned() }
 }
 
-/// Why what was promised a Pod's claims does not come, in upstream's words.
+/// Why a promise to a Pod's claims is not fulfilled, in upstream's words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PromiseError {
     #[error("failed to check binding: {resource} {name:?} not found")]
@@ -214,7 +214,7 @@ pub enum PromiseError {
     /// The volume is free again.
     #[error("ClaimRef got reset for pv {volume:?}")]
     Reset { volume: String },
-    /// No volume is made any more for the node that was chosen.
+    /// Provisioning for the chosen node was cancelled.
     #[error("provisioning failed for PVC {claim:?}")]
     Provisioning { claim: String },
 }

@@ -1,4 +1,4 @@
-//! Strict decoding of what sets the scheduler up: a field that nobody knows is an error, too.
+//! Strict decoding of configuration: unknown fields are errors, too.
 
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -6,19 +6,20 @@ use serde_json::Value;
 use podwright_api::configuration::{FieldError, Problem};
 use podwright_client::blame;
 
-/// Decodes all of a value.
+/// Decodes a whole value.
 ///
 /// # Errors
-/// A field is of another type, or one that nobody knows.
+///
+/// A field has the wrong type, or is unknown.
 pub fn decode<T: Serialize + DeserializeOwned>(value: &Value) -> Result<T, FieldError> {
     let text = value.to_string();
     let decoded: T = serde_json::from_str(&text).map_err(|why| {
         let said = why.to_string();
-        // The line is one of `text`, which nobody has written.
+        // The line number refers to `text`, which users have not written.
         let said = said.split(" at line ").next().unwrap_or_default();
         FieldError::new(blame::field(text.as_bytes(), &why), Problem::Other(said.to_owned()))
     })?;
-    // What was not taken over is unknown.
+    // What was not decoded is unknown.
     let taken = serde_json::to_value(&decoded).map_err(|why| FieldError::new(".", Problem::Decode(why)))?;
     match unknown(value, &taken) {
         Some(path) => Err(FieldError::new(path.trim_start_matches('.'), Problem::Unknown)),

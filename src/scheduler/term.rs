@@ -1,4 +1,4 @@
-//! Which Pods a term means, by namespaces and labels; and the affinities of a Pod as such terms.
+//! Pod selection by namespaces and labels; and a Pod's affinities as such terms.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -17,9 +17,9 @@ pub struct Namespaces(pub HashMap<String, BTreeMap<String, String>>);
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Who {
     pub namespaces: BTreeSet<String>,
-    /// Those of namespaces with such labels, beside the named ones'.
+    /// Namespaces with matching labels, in addition to the named ones.
     pub namespace_selector: Option<LabelSelector>,
-    /// None matches nothing.
+    /// `None` matches nothing.
     pub selector: Option<LabelSelector>,
 }
 
@@ -29,7 +29,7 @@ impl Who {
         Who { namespaces: [namespace.to_owned()].into(), namespace_selector: None, selector }
     }
 
-    /// Whether a Pod of this namespace with these labels is meant.
+    /// Whether a Pod in this namespace with these labels matches.
     pub fn means(&self, namespace: &str, labels: Option<&BTreeMap<String, String>>, namespaces: &Namespaces) -> bool {
         let matches = |selector: &LabelSelector, labels: Option<&BTreeMap<String, String>>| {
             selector.matches(|key| labels?.get(key).map(String::as_str))
@@ -40,39 +40,39 @@ impl Who {
     }
 }
 
-/// Pods that share a value of the node label `key` with those that are meant.
+/// The domain of Pods that match: nodes that share a value of the label `key` with them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Term {
     pub who: Who,
     pub key: String,
 }
 
-/// What a Pod on a node asks of those that come.
+/// The type of an existing Pod's term for incoming ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AffinityKind {
-    /// It must not be near them.
+    /// Anti-affinity: it must not be near them.
     Anti,
-    /// It has to be near them; for the others that is a reason to come.
+    /// Required affinity; for incoming Pods that is a preference.
     Required,
-    /// It likes to be near them; below zero, it does not.
+    /// Preferred affinity; a negative weight is anti-affinity.
     Prefers(i64),
 }
 
-/// What a Pod on a node says of others.
+/// A term of a Pod on a node, which affects others.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Carried {
     pub affinity: AffinityKind,
     pub term: Term,
 }
 
-/// The affinities of a Pod to Pods.
+/// A Pod's affinities to other Pods.
 #[derive(Debug, Default)]
 pub struct Affinity {
     pub required: Vec<Term>,
     pub anti: Vec<Term>,
-    /// With weights; below zero: anti-affinity.
+    /// With weights; a negative one is anti-affinity.
     pub preferred: Vec<(i64, Term)>,
-    /// All of them, as others have to know of them once it is on a node.
+    /// All of them, in the form that matters to others once it is on a node.
     pub carried: Vec<Arc<Carried>>,
 }
 
@@ -117,7 +117,7 @@ fn term(pod: &Pod, term: &PodAffinityTerm) -> Term {
     Term { who: Who { namespaces, namespace_selector, selector }, key: term.topology_key.clone() }
 }
 
-/// `matchLabelKeys` and `mismatchLabelKeys`: what the Pod's own labels say is asked of the others, too.
+/// `matchLabelKeys` and `mismatchLabelKeys`: adds the Pod's own label values to the selector.
 pub fn narrow(
     selector: &mut LabelSelector,
     pod: &Pod,

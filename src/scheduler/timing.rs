@@ -1,8 +1,8 @@
-//! How long the parts of a decision take, under upstream's names: each extension point as a whole, and of one decision in ten each
-//! plugin (`pkg/scheduler/framework/runtime`).
+//! Durations within a decision, under upstream's names: of each extension point, and for one decision in ten of each plugin
+//! (`pkg/scheduler/framework/runtime`).
 //!
-//! A decision is made by one thread from its beginning to its end: whether its plugins are timed is known to that. Of those that are
-//! asked of each node the first few are timed, so that a large cluster pays no more for it.
+//! A decision runs on a single thread, which records whether its plugins are timed. Filters are timed on the first few nodes only,
+//! so that a large cluster costs no more.
 
 use std::cell::Cell;
 use std::sync::LazyLock;
@@ -15,9 +15,9 @@ use prometheus_client::metrics::{family::Family, histogram::Histogram};
 use super::point::Point;
 use podwright_api::instruments::{self, Maker, exponential};
 
-/// Of so many decisions one is sampled.
+/// One of this many decisions is sampled.
 const ONE_IN: u64 = 10;
-/// Of so many nodes each plugin's filter is timed.
+/// On how many nodes each filter plugin is timed.
 pub const NODES: usize = 8;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -61,10 +61,10 @@ thread_local! {
     static SAMPLED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Makes a decision, whose plugins are timed if it is its turn.
+/// Makes a decision, timing its plugins if it is sampled.
 pub fn decision<T>(work: impl FnOnce() -> T) -> T {
     static MADE: AtomicU64 = AtomicU64::new(0);
-    /// Whatever becomes of the work.
+    /// Runs also on a panic.
     struct Over(bool);
     impl Drop for Over {
         fn drop(&mut self) {
@@ -75,7 +75,7 @@ pub fn decision<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Asks all plugins of an extension point; `status` says what came of it.
+/// Runs all plugins of an extension point; `status` is derived from the result.
 pub fn point<T>(point: Point, profile: &str, work: impl FnOnce() -> T, status: impl FnOnce(&T) -> &'static str) -> T {
     let began = Instant::now();
     let done = work();
@@ -83,13 +83,13 @@ pub fn point<T>(point: Point, profile: &str, work: impl FnOnce() -> T, status: i
     done
 }
 
-/// An extension point took so long that does not end where it begins.
+/// Records an extension point that does not end where it starts.
 pub fn took(point: Point, profile: &str, status: &'static str, time: Duration) {
     let labels = OfPoint { extension_point: point.name(), status, profile: profile.to_owned() };
     TIMES.points.get_or_create(&labels).observe(time.as_secs_f64());
 }
 
-/// Asks one plugin.
+/// Runs one plugin.
 pub fn plugin<T>(
     plugin: &'static str,
     point: Point,
@@ -106,7 +106,7 @@ pub fn plugin<T>(
     done
 }
 
-/// Upstream's words for what came of it.
+/// Upstream's label for success.
 pub fn success<T>(_: &T) -> &'static str {
     "Success"
 }
@@ -127,7 +127,7 @@ mod tests {
             plugin("Test", Point::Filter, || SAMPLED.get() == sampled, success)
         };
         assert!(timed(false), "outside of a decision nothing is");
-        // Others of this process may take turns meanwhile.
+        // Other threads of this process may be sampled meanwhile.
         let count = (0..1000).filter(|_| decision(|| SAMPLED.get())).count();
         assert!((1..=500).contains(&count), "{count}");
         assert!(!SAMPLED.get());

@@ -1,4 +1,4 @@
-//! What the scheduler knows of Pods' Services, controllers and disruption budgets.
+//! Services, controllers and disruption budgets of Pods.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -10,7 +10,7 @@ use podwright_client::Key;
 
 /// A PodDisruptionBudget.
 pub struct Budget {
-    /// None matches nothing.
+    /// `None` matches nothing.
     selector: Option<LabelSelector>,
     pub allowed: i32,
     /// The names of Pods whose disruption is counted already.
@@ -48,7 +48,7 @@ impl Workloads {
         };
     }
 
-    /// Which Pods belong with this one: those of its Services and of its controller. None: nobody knows of any.
+    /// The selector of Pods that belong with this one: those of its Services and controller. `None`: there are none.
     pub fn selector_of(&self, pod: &PodInfo) -> Option<LabelSelector> {
         let mut all = BTreeMap::new();
         let services = self.services.get(&pod.key.namespace).into_iter().flat_map(BTreeMap::values);
@@ -74,7 +74,7 @@ impl Workloads {
                 within.insert(
                     key.name.clone(),
                     Budget {
-                        // Upstream lets a nil or empty one match nothing here.
+                        // As upstream, a nil or empty one matches nothing here.
                         selector: selector.and_then(LabelSelector::of).filter(|selector| !selector.is_empty()),
                         allowed: status.map_or(0, |status| status.disruptions_allowed),
                         disrupted: status
@@ -91,12 +91,12 @@ impl Workloads {
         }
     }
 
-    /// The budgets that count a Pod's disruption, each under its namespace and name.
+    /// The budgets that match a Pod, each with its namespace and name.
     pub fn budgets_of<'a>(&'a self, pod: &'a PodInfo) -> impl Iterator<Item = ((&'a str, &'a str), &'a Budget)> {
         let within = self.budgets.get_key_value(&pod.key.namespace).into_iter();
         let all =
             within.flat_map(|(ns, all)| all.iter().map(move |(name, budget)| ((ns.as_str(), name.as_str()), budget)));
-        // Upstream takes Pods without labels as nobody's.
+        // As upstream, Pods without labels match nothing.
         let labelled = pod.pod.metadata.labels.as_ref().is_some_and(|labels| !labels.is_empty());
         all.filter(move |(_, budget)| {
             let selector = budget.selector.as_ref();

@@ -1,4 +1,4 @@
-//! What the scheduler writes: bindings, conditions, and the end of Pods that have to go for more important ones.
+//! The scheduler's writes: bindings, conditions, and the deletion of preempted Pods.
 
 use std::sync::Arc;
 
@@ -13,16 +13,16 @@ use super::{plugins::PREEMPTED, pod::PodInfo};
 use podwright_api::{Options, Request, Status, Verb, request::PatchType, spans::Link};
 use podwright_client::{Client, Key};
 
-/// How a write ended.
+/// The result of a write.
 pub enum Written {
     Bound(Arc<PodInfo>, String, Result<(), Status>),
-    /// A Pod, by its uid, that had to go for another one.
+    /// A preempted Pod, by its uid.
     Preempted {
         by: Arc<PodInfo>,
         victim: String,
         outcome: Result<(), Status>,
     },
-    /// What had to be written before the Pod is bound.
+    /// The prerequisite writes of a binding.
     Before(Arc<PodInfo>, Result<(), Status>),
     Other,
 }
@@ -35,7 +35,7 @@ pub async fn before(client: &Client, writes: Vec<Request>) -> Result<(), Status>
     Ok(())
 }
 
-/// Writes the binding, as a part of a try that is traced; `note` is what the Pod's trace tells about it.
+/// Writes the binding, within a traced attempt; `note` is for the Pod's trace.
 pub async fn bind(
     client: &Client,
     pod: &PodInfo,
@@ -55,7 +55,7 @@ pub async fn bind(
     client.call(Request { part_of, ..binding }).await.map(drop)
 }
 
-/// Merges `patch` into a Pod's status; `note` is what the Pod's trace tells about it.
+/// Merges `patch` into a Pod's status; `note` is for the Pod's trace.
 pub async fn status(client: &Client, key: &Key, patch: Value, note: Option<String>) -> Result<(), Status> {
     let options = Options { patch_type: Some(PatchType::Merge), note, ..Options::default() };
     client.call(request(Verb::Patch, key, "status", patch, options)).await.map(drop)
@@ -74,7 +74,7 @@ fn request(verb: Verb, pod: &Key, subresource: &str, body: Value, options: Optio
     }
 }
 
-/// The conditions of a Pod with `new` in place of the one of its type, whose time it keeps if its status is the same.
+/// A Pod's conditions with `new` replacing the one of its type, keeping its time if the status is the same.
 fn with_condition(pod: &Pod, mut new: PodCondition) -> Vec<PodCondition> {
     let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
     let old = conditions.iter().find(|c| c.type_ == new.type_ && c.status == new.status);
@@ -86,8 +86,8 @@ fn with_condition(pod: &Pod, mut new: PodCondition) -> Vec<PodCondition> {
     all
 }
 
-/// The patch of its status that says why a Pod has no node, and where room is being made for it; none if it says so
-/// already. A Pod that has changed meanwhile refuses it: it may have a node by now, or conditions that are not known here.
+/// The status patch with the reason for having no node, and the nominated node; `None` if the status has it already. Refused if the
+/// Pod has changed meanwhile: it may have a node by now, or unknown conditions.
 pub fn unscheduled(pod: &Pod, reason: &str, message: &str, nominated: Option<&str>, now: Timestamp) -> Option<Value> {
     let status = pod.status.as_ref();
     let conditions = status.and_then(|s| s.conditions.as_deref()).unwrap_or_default();
@@ -120,17 +120,17 @@ pub fn unscheduled(pod: &Pod, reason: &str, message: &str, nominated: Option<&st
     }))
 }
 
-/// The patch of a Pod's status that says that no room is being made for it any more, whatever else it says.
+/// The unconditional status patch that clears a Pod's nomination.
 pub fn displaced(pod: &Pod) -> Value {
     json!({ "metadata": { "uid": pod.metadata.uid }, "status": { "nominatedNodeName": null } })
 }
 
-/// Deletes a Pod for a more important one, gracefully; its status tells why before it goes.
+/// Deletes a preempted Pod gracefully, after setting its condition.
 pub async fn preempt(client: &Client, victim: &Pod, scheduler: &str, now: Timestamp) -> Result<(), Status> {
     let key = Key::of(victim);
     let uid = victim.metadata.uid.as_deref();
     let mut seen = victim.clone();
-    // Somebody else may be writing its status; its own node does all the time.
+    // Other writers may update its status concurrently, as its node does all the time.
     for _ in 0..5 {
         let condition = PodCondition {
             type_: "DisruptionTarget".into(),

@@ -15,23 +15,23 @@ use super::reservation::{Occupied, Reservation, concerns};
 use super::resolved_request::{ResolvedRequest, bad_value};
 use super::{Server, external_ips, store_error};
 
-/// Where allocations lie.
+/// The prefix of allocations.
 pub(super) const ROOT: &str = "/registry/ranges/";
 
-/// Why a Service does not get an address that another has, or that is kept.
+/// Why a Service is refused an address that is taken or reserved.
 const TAKEN: &str = "provided IP is already allocated";
 
 /// How many addresses a Service may have: one of each family.
 const MAX_ADDRESSES: usize = 2;
 
-/// How many ports a Service may have that take node ports: all of them become free in one transaction, of which every store takes
-/// that much. What could not be deleted again is refused.
+/// The most ports of a Service with node ports: deletion frees all in one transaction, whose size every store supports. What could
+/// not be deleted is refused.
 const MAX_NODE_PORTS: usize = 4000;
 
-/// More keys than these are not read one by one.
+/// Above this many, keys are not read one by one.
 const FEW: usize = 32;
 
-/// How often an address is chosen blindly before the range is searched for a free one.
+/// How many random attempts are made before the range is searched.
 const BLIND: usize = 32;
 
 fn ip_key(ip: IpAddr) -> String {
@@ -41,15 +41,15 @@ fn port_key(port: u64) -> String {
     format!("{ROOT}servicenodeports/{port}")
 }
 
-/// Which Service has an address: `namespace/name`.
+/// The Service that has an address: `namespace/name`.
 pub(super) async fn holder(server: &Server, ip: IpAddr) -> Result<Option<String>, Status> {
     let entry = server.store.get(&ip_key(ip)).await.map_err(store_error)?;
     Ok(entry.map(|entry| String::from_utf8_lossy(&entry.value).into_owned()))
 }
 
-/// Those of the keys that a write frees which belong to its object: what is somebody else's stays so, whatever the object says.
+/// The freed keys that belong to the write's object: keys of others stay, whatever the object says.
 pub(super) async fn own(server: &Server, call: &ResolvedRequest, keys: &[String]) -> Result<Vec<String>, Status> {
-    // As `plan` claims them.
+    // Claimed by `plan` in this form.
     let owner = format!("{}/{}", call.within(), call.name());
     if keys.len() > FEW {
         let range = Range { prefix: ROOT.into(), ..Range::default() };
@@ -68,7 +68,7 @@ pub(super) async fn own(server: &Server, call: &ResolvedRequest, keys: &[String]
     Ok(own)
 }
 
-/// What else a write of a Service does: the claims it makes and the keys it frees. Fills in what it chose.
+/// The claims that a Service's write makes and the keys that it frees. Fills in what was allocated.
 pub(super) fn plan(
     server: &Server,
     call: &ResolvedRequest,
@@ -83,7 +83,7 @@ pub(super) fn plan(
     if let Some(old) = old {
         keep_allocated(new, old);
     }
-    // What validation refuses afterwards is not worth a search for free addresses.
+    // No search for free addresses if validation will refuse the list.
     let families = new.0["spec"]["ipFamilies"].as_array().map_or(0, Vec::len);
     if cluster_ips(new).len().max(families) > MAX_ADDRESSES
         || old.is_some_and(|old| service::changes_cluster_ips(new, old))
@@ -124,7 +124,7 @@ pub(super) fn all_of(kind: &Kind, service: &Object) -> Vec<String> {
     keys
 }
 
-/// `spec.clusterIPs`, or `spec.clusterIP` where only that is given. Entries may be `None`.
+/// `spec.clusterIPs`, or `spec.clusterIP` if only that is given. Entries may be `None`.
 fn cluster_ips(service: &Object) -> Vec<String> {
     let spec = &service.0["spec"];
     let list: Vec<String> =
@@ -155,8 +155,8 @@ fn ports_of(service: &Object) -> impl Iterator<Item = &Value> {
     service.0["spec"]["ports"].as_array().into_iter().flatten()
 }
 
-/// An updater may leave out what was allocated, and may change the type without clearing what belonged to the old one
-/// (upstream's `patchAllocatedValues` and `dropTypeDependentFields`).
+/// Updates may omit what was allocated, and may change the type without clearing fields of the old one (upstream's
+/// `patchAllocatedValues` and `dropTypeDependentFields`).
 fn keep_allocated(new: &mut Object, old: &Object) {
     let empty = cluster_ips(new).is_empty();
     if needs_address(new) && needs_address(old) && empty {
@@ -251,7 +251,7 @@ impl Allocator<'_> {
         }
         let mut ips = cluster_ips(service);
         if ips.iter().any(|ip| ip == "None") {
-            // Headless: what else is wrong with the list is for validation to say.
+            // Headless; validation reports other errors of the list.
             service.0["spec"]["clusterIP"] = ips[0].clone().into();
             service.0["spec"]["clusterIPs"] = json!(ips);
             return Ok(());
@@ -280,7 +280,7 @@ impl Allocator<'_> {
         Ok(())
     }
 
-    /// Takes an address that the Service names.
+    /// Claims an address that the Service names.
     fn claim_address(&mut self, service: &Object, ip: IpAddr, all: &[String]) -> Result<(), Status> {
         let invalid = |why: String| {
             let why = format!("failed to allocate IP {ip}: {why}");
@@ -308,7 +308,7 @@ impl Allocator<'_> {
 
     fn choose_address(&mut self, range: &IpNet) -> Result<IpAddr, Status> {
         let hosts = hosts(range);
-        // Upstream keeps the lower part, at most 256 addresses, for those who name one.
+        // Upstream reserves the lower part, at most 256 addresses, for explicit requests.
         let band = (hosts / 16).clamp(16, 256);
         let config = &self.server.config;
         let chosen = self.choose(hosts, band, |n| {
@@ -335,7 +335,7 @@ impl Allocator<'_> {
         if !needs_ports(service) {
             return Ok(());
         }
-        // By the number of the port, the NodePort of each protocol.
+        // By the port's number, the NodePort of each protocol.
         let mut chosen: HashMap<u64, BTreeMap<String, u64>> = HashMap::new();
         let mut ports = service.0.pointer_mut("/spec/ports").map_or(Value::Null, Value::take);
         for port in ports.as_array_mut().into_iter().flatten() {
@@ -373,7 +373,7 @@ impl Allocator<'_> {
         }
     }
 
-    /// Takes a port that the Service names.
+    /// Claims a port that the Service names.
     fn claim_port(&mut self, service: &Object, field: &str, port: u64) -> Result<(), Status> {
         let invalid = |why: &str| self.call.invalid(service.name(), vec![bad_value(field, &Value::from(port), why)]);
         let key = port_key(port);
@@ -395,7 +395,7 @@ impl Allocator<'_> {
         let range = &self.server.config.node_ports;
         let low = u64::from(*range.start());
         let size = (u64::from(*range.end()) + 1).saturating_sub(low);
-        // Upstream keeps the lower part, at most 128 ports, for those who name one.
+        // Upstream reserves the lower part, at most 128 ports, for explicit requests.
         let band = (size / 32).clamp(16, 128);
         let Some(n) = self.choose(size, band, |n| Some(port_key(low + n))) else {
             return Err(Status::internal("failed to allocate a nodePort: range is full"));
@@ -404,7 +404,7 @@ impl Allocator<'_> {
         Ok(low + n)
     }
 
-    /// A number below `size` that has a key, which is not known to be taken; from above the band while there are any.
+    /// A number below `size` whose key exists and is not known to be taken; preferably above the band.
     fn choose(&self, size: u64, band: u64, key: impl Fn(u64) -> Option<String>) -> Option<u64> {
         let free = |n: &u64| {
             let Some(key) = key(*n) else { return false };
@@ -433,15 +433,14 @@ fn family(ip: IpAddr) -> &'static str {
     if ip.is_ipv4() { "IPv4" } else { "IPv6" }
 }
 
-/// How many addresses of a range are handed out: not the network's own and not the broadcast one; of a larger range than
-/// 2^20, so many.
+/// How many addresses of a range are allocated: not the network and broadcast addresses; at most 2^20.
 fn hosts(range: &IpNet) -> u64 {
     let bits = u32::from(range.max_prefix_len() - range.prefix_len());
     let all = 1u64 << bits.min(20);
     all.saturating_sub(if range.network().is_ipv4() && bits <= 20 { 2 } else { 1 })
 }
 
-/// The nth address that may be handed out.
+/// The nth address of a range.
 fn nth(range: &IpNet, n: u64) -> IpAddr {
     match range.network() {
         IpAddr::V4(base) => IpAddr::V4((u32::from(base) + 1 + n as u32).into()),

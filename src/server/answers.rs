@@ -1,7 +1,7 @@
-//! Answers on their way out: how many bytes of them lie in memory, in pieces, and for how long a client may leave them unread.
+//! Memory for responses: how many bytes are held, in pieces, and for how long a client may leave them unread.
 //!
-//! A client may take an answer as slowly as it likes while its connection is alive, so nothing below cuts it off (see `sent`).
-//! What is stuck, or taken too slowly (`pace`), keeps its room; where that is wanted, it ends.
+//! A client may read as slowly as it likes while its connection is alive, so nothing here cuts it off (see `sent`). What is stuck,
+//! or read too slowly (`pace`), keeps its room until others need it; then it is ended.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -20,11 +20,11 @@ mod sent;
 pub(super) use pace::Pace;
 pub(super) use sent::{Patience, sent};
 
-/// The most that is handed to a connection at once: it keeps that until its client takes it.
+/// The most that is handed to a connection at once, which holds it until the client reads it.
 pub(super) const PIECE: usize = 64 << 10;
 
-/// How many bytes of answers may lie in memory, of all users and of one. One answer is let through, however large, while others
-/// have left it room for the most that one user counts for: that is less than there is, so that somebody else always finds some.
+/// Bounds the bytes of responses in memory, of all users and of each. One response of any size is admitted while others leave room
+/// for the most that one user counts for: that is less than the total, so other users always find some.
 pub(super) struct Answers {
     most: usize,
     most_of_one: usize,
@@ -36,11 +36,11 @@ pub(super) struct Answers {
 
 #[derive(Default)]
 struct State {
-    /// What counts: of each user no more than this share of the room.
+    /// What counts: at most this share of the room for each user.
     bytes: usize,
     share: usize,
     users: HashMap<String, OfUser>,
-    /// Counts what gets stuck.
+    /// Numbers stuck responses.
     stuck: u64,
 }
 
@@ -48,17 +48,17 @@ struct State {
 struct OfUser {
     bytes: usize,
     waiting: usize,
-    /// How much of that is stuck, or taken too slowly; each, and the end of it.
+    /// The stuck or slowly read part, by id, and how to end each.
     left: usize,
     stuck: BTreeMap<u64, (usize, CancellationToken)>,
 }
 
-/// The right of an answer to lie in memory; it ends when dropped.
+/// A response's share of memory, released when dropped.
 pub(super) struct Room {
     answers: Arc<Answers>,
     user: String,
     bytes: usize,
-    /// Which of what is stuck it is for, since it is.
+    /// The stuck response that it belongs to, if any.
     stuck: Option<u64>,
 }
 
@@ -82,7 +82,7 @@ impl Answers {
         Arc::new(Answers { most, most_of_one: answers_of_one.min(share), queue, wait, state, freed: Notify::new() })
     }
 
-    /// Room for an answer of this size, if there is any now. The superuser's have it always, as he has a seat.
+    /// Room for a response of this size, if available now. Superusers always get it, as they do seats.
     pub fn try_enter(self: &Arc<Answers>, user: &User, bytes: usize) -> Option<Room> {
         if bytes == 0 || user.is_in("system:masters") {
             return Some(self.none_yet(user));
@@ -100,8 +100,8 @@ impl Answers {
         Some(Room { answers: self.clone(), user: user.counted_as().to_owned(), bytes, stuck: None })
     }
 
-    /// The same bytes, which keep their room for as long as anybody has them: so they are on their reader's account, not only on
-    /// that of whoever wrote them first. `None`: there is no room.
+    /// The same bytes, holding room for as long as they are referenced: they count for their reader, not only for their first
+    /// writer. `None`: no room.
     pub fn charged(self: &Arc<Answers>, user: &User, bytes: Bytes) -> Option<Bytes> {
         if user.is_in("system:masters") {
             return Some(bytes);
@@ -110,13 +110,13 @@ impl Answers {
         Some(Bytes::from_owner(Charged { bytes, _room }))
     }
 
-    /// None yet, of an answer that is told bit by bit.
+    /// Empty room, for a streamed response.
     pub fn none_yet(self: &Arc<Answers>, user: &User) -> Room {
         let user = if user.is_in("system:masters") { "" } else { user.counted_as() };
         Room { answers: self.clone(), user: user.to_owned(), bytes: 0, stuck: None }
     }
 
-    /// Waits for room; 429 when none becomes free in time, or too many of this user wait already.
+    /// Waits for room; 429 if none becomes free in time, or too many of this user's requests wait already.
     pub async fn enter(self: &Arc<Answers>, user: &User, bytes: usize) -> Result<Room, Status> {
         if let Some(room) = self.try_enter(user, bytes) {
             return Ok(room);
@@ -135,7 +135,7 @@ impl Answers {
         tokio::time::timeout(self.wait, room).await.map_err(|_| full())
     }
 
-    /// So much of a user's is left unread, and is free once something has ended. `None`: that is nothing, or not counted.
+    /// Records that this much of a user's is unread, and is freed when `end` is cancelled. `None`: nothing, or not counted.
     pub fn left_unread(self: &Arc<Answers>, user: &str, bytes: usize, end: &CancellationToken) -> Option<Stuck> {
         let mut state = self.lock();
         state.stuck += 1;
@@ -149,14 +149,14 @@ impl Answers {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Counters that a panic left behind are whole: each is changed in one step.
+        // Counters stay consistent across a panic: each is changed in one step.
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
 impl Room {
-    /// Takes so much more for the same answer; false: there is no room, beside others of the user or of all. One answer may have any
-    /// length.
+    /// Takes more for the same response; false if there is no room beside others of the user or of all. A single response may have
+    /// any size.
     pub fn grow(&mut self, user: &User, bytes: usize) -> bool {
         if user.is_in("system:masters") {
             return true;
@@ -178,7 +178,7 @@ impl Room {
         true
     }
 
-    /// Takes another one of the same user into it.
+    /// Merges another room of the same user.
     fn join(&mut self, mut other: Room) {
         if self.bytes == 0 {
             std::mem::swap(self, &mut other);
@@ -186,7 +186,7 @@ impl Room {
         self.bytes += std::mem::take(&mut other.bytes);
     }
 
-    /// Has room for so much, which lies in memory, whether there is any or not.
+    /// Records bytes that are in memory already, whether there is room or not.
     fn hold(&mut self, bytes: usize) {
         self.shrink(bytes);
         let more = bytes - self.bytes;
@@ -198,15 +198,15 @@ impl Room {
         self.bytes = bytes;
     }
 
-    /// What it is for is stuck, or taken too slowly: it ends when the room is wanted, also by who waits for some already. It frees
-    /// so much `beside` then, in other rooms of its user.
+    /// Marks it as stuck or read too slowly: it is ended when room is needed, also by those waiting already. This frees another
+    /// `beside` bytes in other rooms of its user.
     pub fn stuck(&mut self, beside: usize, end: &CancellationToken) -> Option<Stuck> {
         let stuck = self.answers.left_unread(&self.user, self.bytes + beside, end)?;
         self.stuck = Some(stuck.number);
         Some(stuck)
     }
 
-    /// Gives back what the answer, now that it is made, does not need.
+    /// Returns what the finished response does not need.
     pub fn shrink(&mut self, bytes: usize) {
         let free = self.bytes.saturating_sub(bytes);
         if free == 0 {
@@ -218,7 +218,7 @@ impl Room {
     }
 }
 
-/// The rooms of what is answered by one reply of HTTP, until it is made.
+/// The rooms of one HTTP response, until it is complete.
 #[derive(Default)]
 pub(super) struct Rooms(Mutex<Option<Room>>);
 
@@ -231,7 +231,7 @@ impl Rooms {
         }
     }
 
-    /// Room for the reply of so many bytes; a piece more than was told needs none.
+    /// Room for a response of this size; a single further piece needs none.
     pub fn of_reply(&self, answers: &Arc<Answers>, user: &User, bytes: usize) -> Result<Room, Status> {
         let told = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
         let mut room = match told {
@@ -248,18 +248,18 @@ impl Rooms {
 }
 
 impl State {
-    /// How much a user has.
+    /// How much a user holds.
     fn of(&self, user: &str) -> usize {
         self.users.get(user).map_or(0, |of_user| of_user.bytes)
     }
 
-    /// What would count if a user had so much more.
+    /// What would count if a user held this much more.
     fn with(&self, user: &str, more: usize) -> usize {
         let had = self.of(user);
         self.bytes - had.min(self.share) + had.saturating_add(more).min(self.share)
     }
 
-    /// What ends so that there is room: a user's own where he has too much, else of whom most is left unread.
+    /// What to end to make room: of the user itself if over its limit, else of the user with the most unread.
     fn give_way(&mut self, user: &str, fits_him: bool) -> impl Iterator<Item = CancellationToken> + use<> {
         let gives_way = if fits_him { self.most_stuck() } else { self.users.get_mut(user) };
         gives_way.map(OfUser::give_way).into_iter().flatten()
@@ -270,7 +270,7 @@ impl State {
         self.users.entry(user.to_owned()).or_default().bytes += more;
     }
 
-    /// So much of a room is free, which may be for something that is stuck.
+    /// Frees part of a room, which may belong to something stuck.
     fn free(&mut self, user: &str, bytes: usize, stuck: Option<u64>) {
         if let Some(of_user) = self.users.get_mut(user) {
             self.bytes -= of_user.bytes.min(self.share);
@@ -290,14 +290,14 @@ impl State {
         }
     }
 
-    /// Of whom most is stuck. What he has beside that goes out.
+    /// The user with the most stuck bytes. The rest of theirs is being read.
     fn most_stuck(&mut self) -> Option<&mut OfUser> {
         self.users.values_mut().filter(|of_user| of_user.left > 0).max_by_key(|of_user| of_user.left)
     }
 }
 
 impl OfUser {
-    /// What ends so that there is room: all that is stuck, or taken too slowly.
+    /// What to end to make room: everything stuck or read too slowly.
     fn give_way(&mut self) -> impl Iterator<Item = CancellationToken> + use<> {
         self.left = 0;
         let stuck = std::mem::take(&mut self.stuck);
@@ -305,7 +305,7 @@ impl OfUser {
     }
 }
 
-/// Something of a user that is stuck, until it is not.
+/// Something of a user's that is stuck, until it is not.
 pub(super) struct Stuck {
     answers: Arc<Answers>,
     user: String,
@@ -329,7 +329,7 @@ pub(super) fn full() -> Status {
     Status::too_many_requests("Too many answers are being sent, please try again later.", 1)
 }
 
-/// One who waits for room, and may give up at any moment.
+/// A waiter for room, which may give up at any moment.
 struct Waiting<'a> {
     answers: &'a Answers,
     user: &'a str,

@@ -1,4 +1,4 @@
-//! Whose certificate is trusted where the server calls others: as Go's `crypto/x509` does, by which upstream's clients go.
+//! Which certificates are trusted when the server calls others: like Go's `crypto/x509`, which upstream's clients use.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootC
 use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::time::ASN1Time;
 
-/// Calls to who has a certificate that one of these has signed, or that is one of these.
+/// Trusts servers whose certificate is signed by one of these, or is one of these.
 pub(super) fn trusting(pem: &[u8]) -> anyhow::Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
     let all: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(pem).flatten().collect();
     for certificate in &all {
-        // A bundle may hold what this library cannot read; the others still count.
+        // A bundle may contain certificates that this library cannot parse; the others still count.
         let _ = roots.add(certificate.clone());
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -31,7 +31,7 @@ pub(super) fn trusting(pem: &[u8]) -> anyhow::Result<ClientConfig> {
     Ok(builder.with_custom_certificate_verifier(verifier).with_no_client_auth())
 }
 
-/// Calls to whoever answers: upstream's proxy to Pods and Services goes by addresses, which certificates do not name.
+/// Trusts any server: upstream's proxy connects to Pods and Services by address, which certificates do not name.
 pub(super) fn trusting_anyone() -> anyhow::Result<ClientConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder =
@@ -39,8 +39,8 @@ pub(super) fn trusting_anyone() -> anyhow::Result<ClientConfig> {
     Ok(builder.with_custom_certificate_verifier(Arc::new(Anyone(provider))).with_no_client_auth())
 }
 
-/// Chains as rustls verifies them. That takes no certificate of an authority for a server's, which is what `openssl req -x509`
-/// makes; Go trusts one that is in the bundle itself.
+/// Verifies chains as rustls does. That refuses a CA certificate as a server's, which is what `openssl req -x509` creates; Go
+/// trusts one that is in the bundle itself.
 #[derive(Debug)]
 struct Verifier {
     by_chain: Arc<WebPkiServerVerifier>,
@@ -48,7 +48,7 @@ struct Verifier {
 }
 
 impl Verifier {
-    /// Whether it is itself one of the bundle, and is for this server, now.
+    /// Whether it is in the bundle itself, and is valid for this server now.
     fn is_known(&self, shown: &CertificateDer<'_>, name: &ServerName<'_>, now: UnixTime) -> Result<bool, Error> {
         if !self.all.iter().any(|known| known == shown) {
             return Ok(false);
@@ -157,7 +157,7 @@ mod tests {
 
     use super::*;
 
-    /// A certificate that has signed itself, as `change` makes it.
+    /// A self-signed certificate with these changes.
     fn own(change: impl Fn(&mut CertificateParams)) -> (rcgen::Certificate, KeyPair) {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(vec!["hook.test".to_owned()]).unwrap();
@@ -166,12 +166,12 @@ mod tests {
         (params.self_signed(&key).unwrap(), key)
     }
 
-    /// What a client of this bundle says of a server with this certificate.
+    /// The result for a client with this bundle and a server with this certificate.
     async fn call(bundle: &str, shown: &(rcgen::Certificate, KeyPair), name: &'static str) -> Result<(), String> {
         call_to(bundle, vec![shown.0.der().clone()], &shown.1, name).await
     }
 
-    /// The same of one that shows more certificates.
+    /// The same for a server that sends more certificates.
     async fn call_to(
         bundle: &str,
         shown: Vec<CertificateDer<'static>>,
@@ -181,7 +181,7 @@ mod tests {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
         let server = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-        // Whether both belong together is for the client to find out.
+        // The client is what checks whether both match.
         let key = CertifiedKey::new(shown, any_supported_type(&key).unwrap());
         let server = server.with_no_client_auth().with_cert_resolver(Arc::new(SingleCertAndKey::from(key)));
         let (ours, theirs) = tokio::io::duplex(64 << 10);
@@ -207,7 +207,7 @@ mod tests {
                 "InvalidPurpose",
             ),
         ] {
-            // The last ones are in the bundle, and are not good for this.
+            // The last ones are in the bundle, but not valid for this.
             let bundle = if why == "CaUsedAsEndEntity" { bundle.clone() } else { bundle.clone() + &shown.0.pem() };
             let told = call(&bundle, shown, name).await.unwrap_err();
             assert!(told.contains(why), "{why}: {told}");

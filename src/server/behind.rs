@@ -1,8 +1,8 @@
-//! Writes of our own components: controllers and scheduler have as much to do as manifests ask for, and work for all. They run
-//! behind the requests of others: few at once, each namespace's in turn, and no faster than the watch cache follows.
+//! Writes of built-in components: controllers and scheduler have as much work as manifests cause, on behalf of all users. Their
+//! writes yield to other requests: few at once, namespaces in turn, and no faster than the watch cache follows.
 //!
-//! The last is what others' reads depend on: whoever reads waits until the cache shows all that was written before, so a
-//! writer that does not wait for anybody makes each of them wait for as long as it is ahead.
+//! The last protects other clients' reads: these wait until the cache has everything written before, so an unthrottled writer would
+//! delay each of them by its lead.
 
 use std::sync::Arc;
 
@@ -11,19 +11,19 @@ use super::{Server, store_error};
 use podwright_api::object::length;
 use podwright_api::{Request, Response, Status};
 
-/// How many revisions the cache may lack when such a write begins.
+/// How far the cache may lag, in revisions, when such a write starts.
 const AHEAD: u64 = 128;
-/// How often it waits for that (three seconds each), before it is refused.
+/// How often to wait for that (three seconds each) before refusing.
 const TRIES: usize = 20;
 
 impl Server {
-    /// Waits until the cache lacks few enough revisions.
+    /// Waits until the cache has nearly caught up.
     async fn is_followed(&self) -> Result<(), Status> {
         let written = self.store.revision().await.map_err(store_error)?;
         self.cache.reach(written.saturating_sub(AHEAD)).await
     }
 
-    /// As `handle`. Each write is a task of its own: others come in between two of them, however many there are.
+    /// Like `handle`. Each write runs as a task of its own, so others are served in between.
     pub async fn handle_behind(self: Arc<Server>, request: Request) -> Result<Response, Status> {
         let namespace = request.namespace.clone().unwrap_or_default();
         let seat = self.limiters.enter_behind(&namespace).await;
@@ -35,7 +35,7 @@ impl Server {
             }
         }
         let held = Held::new(&namespace, Some(seat), None);
-        // A large one takes part in the CPUs of large requests.
+        // A large one shares the CPUs for large requests.
         let (size, user) = (request.body.as_ref().map_or(0, length), request.user.clone());
         let work = Box::pin(async move {
             let handled = Box::pin(self.handle(request));

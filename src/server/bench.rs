@@ -1,4 +1,4 @@
-//! How fast the API takes durable writes over its socket: what `./dev bench` measures.
+//! How fast the API accepts durable writes over its socket: what `./dev bench` measures.
 
 use std::fmt;
 use std::io;
@@ -15,7 +15,7 @@ use podwright_store::Store;
 
 use super::{Config, Server, listen};
 
-/// What one run came to.
+/// The result of one run.
 #[derive(Clone, Copy, Debug)]
 pub struct Figures {
     pub writers: usize,
@@ -31,8 +31,8 @@ impl fmt::Display for Figures {
     }
 }
 
-/// Creates ConfigMaps of about 1 KiB over JSON-RPC on a Unix socket for `seconds`, from so many connections at once,
-/// each with one call at a time, on a store that is new; the socket is in the folder `dir`.
+/// Creates ConfigMaps of about 1 KiB over JSON-RPC on a Unix socket for `seconds`, from `writers` connections, each with one call
+/// at a time, on an empty store; the socket is in the directory `dir`.
 pub async fn bench(store: Arc<dyn Store>, dir: &Path, writers: usize, seconds: u64) -> io::Result<Figures> {
     let server = Server::open(store, Env::system(), Config::default()).await.map_err(io::Error::other)?;
     let path = dir.join(format!("api-{writers}.sock"));
@@ -58,8 +58,8 @@ pub async fn bench(store: Arc<dyn Store>, dir: &Path, writers: usize, seconds: u
     Ok(Figures { writers, per_second, p50: quantile(0.5), p99: quantile(0.99) })
 }
 
-/// One writer, over HTTP with keep-alive: returns how long each of its calls took. It shares the CPUs with the server, so
-/// it does as little as it can.
+/// One writer, over HTTP with keep-alive: returns the duration of each call. It shares the CPUs with the server, so it does as
+/// little as possible.
 async fn create_until(path: &Path, writer: usize, until: Instant) -> io::Result<Vec<Duration>> {
     const NAME: &str = "the name";
     let body = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NAME, "labels": {"app": "bench"}},
@@ -83,7 +83,7 @@ async fn create_until(path: &Path, writer: usize, until: Instant) -> io::Result<
         stream.get_mut().write_all(request.as_bytes()).await?;
         let answer = read_answer(&mut stream).await?;
         took.push(start.elapsed());
-        // Behind the object, which is long.
+        // After the object, which is long.
         let end = &answer[answer.len().saturating_sub(64)..];
         if !end.windows(14).any(|part| part == b"\"created\":true") {
             return Err(io::Error::other(String::from_utf8_lossy(&answer).into_owned()));

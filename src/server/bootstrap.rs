@@ -1,6 +1,6 @@
-//! What must always exist: the initial namespaces, the default roles, the APIServices of the server's own groups,
-//! the system's PriorityClasses, and the Services `kubernetes`
-//! and `kube-dns`. And what a cluster begins with: the StorageClass `local`, which whoever deletes it is rid of.
+//! What must always exist: the initial namespaces, the default roles, the APIServices of built-in groups, the system's
+//! PriorityClasses, and the Services `kubernetes` and `kube-dns`. And what a cluster starts with: the StorageClass `local`, which
+//! may be deleted.
 
 use std::net::IpAddr;
 
@@ -17,7 +17,7 @@ use super::{Config, Server, allocate};
 
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
-/// The classes of Pods that a cluster cannot do without: name, value, description.
+/// The PriorityClasses of critical Pods: name, value, description.
 const PRIORITY_CLASSES: [(&str, i64, &str); 2] = [
     (
         "system-cluster-critical",
@@ -31,14 +31,14 @@ const PRIORITY_CLASSES: [(&str, i64, &str); 2] = [
     ),
 ];
 
-/// On the namespace `kube-system`: the cluster has had the StorageClass of the built-in provisioner.
+/// Annotation on the namespace `kube-system`: the StorageClass of the built-in provisioner was created once.
 const LOCAL_CLASS: &str = "podwright.dev/local-storage-class";
 
-/// Which address of the service range the cluster's DNS has, as kubeadm has it.
+/// The index of the cluster DNS address within the service range, as with kubeadm.
 const DNS_HOST: u32 = 10;
 
-/// Where nodes answer DNS that are told nothing else: in the first range of Services alone, as kubeadm has it. (A Pod's resolver may
-/// read three name servers, and some are the Pod's own.) `None`: it has no such address.
+/// Where nodes answer DNS by default: in the first service range only, as with kubeadm. (A Pod's resolver reads at most three name
+/// servers, some of which are the Pod's own.) `None`: the range has no such address.
 pub fn default_dns_address(ranges: &[IpNet]) -> Option<IpAddr> {
     let range = ranges.first()?;
     Some(host(range, DNS_HOST)).filter(|ip| range.contains(ip))
@@ -54,9 +54,9 @@ impl Config {
         self.service_cidrs.first().map(|range| host(range, 1))
     }
 
-    /// Whether an address is kept from a Service: the API's from all but `default/kubernetes`, those of DNS from all namespaces but
-    /// `kube-system`, whatever its Service is called (charts of CoreDNS bring one of their own). They stay kept while nobody has
-    /// them, so that whoever deletes such a Service and makes it anew finds them free.
+    /// Whether an address is reserved and not available to a Service: the API's is for `default/kubernetes` only, those of DNS are
+    /// for `kube-system`, whatever the Service is called (charts of CoreDNS bring their own). They stay reserved while unused, so
+    /// that such a Service can be deleted and recreated.
     pub(super) fn keeps_from(&self, ip: IpAddr, namespace: Option<&str>, name: &str) -> bool {
         if self.api_address() == Some(ip) {
             return (namespace, name) != (Some("default"), "kubernetes");
@@ -64,7 +64,7 @@ impl Config {
         self.is_kept(ip) && namespace != Some("kube-system")
     }
 
-    /// Whether an address is chosen for nobody: the nodes of a cluster with two families may answer DNS in both.
+    /// Whether an address is never allocated automatically: the nodes of a dual-stack cluster may answer DNS in both families.
     pub(super) fn is_kept(&self, ip: IpAddr) -> bool {
         let of_dns = || self.service_cidrs.iter().any(|range| host(range, DNS_HOST) == ip);
         self.api_address() == Some(ip) || of_dns() || self.cluster_dns.contains(&ip)
@@ -74,16 +74,16 @@ impl Config {
 /// The nth address of a range.
 fn host(range: &IpNet, n: u32) -> IpAddr {
     match range.network() {
-        // Beyond the last address of all it is in no range.
+        // Past the end of the address space the result is outside the range.
         IpAddr::V4(base) => IpAddr::V4(u32::from(base).wrapping_add(n).into()),
         IpAddr::V6(base) => IpAddr::V6(u128::from(base).wrapping_add(u128::from(n)).into()),
     }
 }
 
 impl Server {
-    /// Creates what is missing; does nothing to what exists.
+    /// Creates what is missing; leaves existing objects alone.
     pub(super) async fn create_initial_objects(&self) -> Result<(), Status> {
-        // What does not build on each other is written together: one fsync.
+        // Independent objects are written together: one fsync.
         let namespaces = NAMESPACES.map(|name| self.ensure("namespaces", None, name, json!({})));
         let classes = PRIORITY_CLASSES.map(|(name, value, description)| {
             let class = json!({"value": value, "description": description});
@@ -100,7 +100,7 @@ impl Server {
             },
         });
         let kubernetes = self.ensure("services", Some("default"), "kubernetes", kubernetes);
-        // Without a selector: each node's agent serves it on the node itself.
+        // Without a selector: each node's agent serves DNS on the node itself.
         let dns = json!({
             "metadata": {"labels": {
                 "k8s-app": "kube-dns", "kubernetes.io/cluster-service": "true", "kubernetes.io/name": "CoreDNS",
@@ -118,7 +118,7 @@ impl Server {
         if self.config.local_storage_class { self.begin_with_local_class().await } else { Ok(()) }
     }
 
-    /// Creates the Service kube-dns, unless another one of its namespace has its address: an operator's own.
+    /// Creates the Service kube-dns, unless another one in its namespace has its address: an operator's own.
     async fn ensure_dns(&self, service: Value) -> Result<(), Status> {
         let make = || self.ensure("services", Some("kube-system"), "kube-dns", service.clone());
         let Err(status) = make().await else { return Ok(()) };
@@ -130,15 +130,15 @@ impl Server {
             None => None,
         };
         let Some(holder) = holder else {
-            // It has been given back meanwhile, or that is not what is wrong.
+            // It was freed meanwhile, or the failure has another cause.
             return make().await;
         };
         tracing::warn!(%status, holder, "not creating the Service kube-dns again");
         Ok(())
     }
 
-    /// Creates the StorageClass `local`, once in a cluster's life: what an operator makes of it, or that he deletes it, stays so.
-    /// It is the default one, unless there is such a class already.
+    /// Creates the StorageClass `local`, once in a cluster's life: changes and deletion by an operator persist. It is the default
+    /// class, unless one exists already.
     async fn begin_with_local_class(&self) -> Result<(), Status> {
         let (namespaces, classes) = ("namespaces", "storageclasses.storage.k8s.io");
         let kind = |name| podwright_api::kinds::lookup(name).ok_or_else(|| Status::internal(format!("no kind {name}")));
@@ -163,7 +163,7 @@ impl Server {
             "allowVolumeExpansion": true,
         });
         self.ensure(classes, None, local::CLASS_NAME, class).await?;
-        // Last: who ends before it finds the class there.
+        // Last: after a crash before this, the existing class is found.
         let mark = Request {
             verb: Verb::Patch,
             resource: namespaces.into(),
@@ -176,7 +176,7 @@ impl Server {
         Box::pin(self.handle(mark)).await.map(drop)
     }
 
-    /// Creates an object on the server's own behalf, if there is none of its name.
+    /// Creates an object on the server's own behalf, unless it exists.
     pub(super) async fn ensure(
         &self,
         resource: &str,

@@ -1,8 +1,8 @@
-//! The watch cache: the newest state of every kind as encoded bytes with its labels and selectable fields, and a window
-//! of recent changes from which watches resume. (From further back they resume by the store's history.)
+//! The watch cache: the newest state of every kind as encoded bytes with its labels and selectable fields, and a window of recent
+//! changes from which watches resume. (Older ones resume from the store's history.)
 //!
-//! One task reads the store's one stream of changes and hands each to its kind's [`ResourceCache`], so all resource caches are at
-//! one revision. An event is encoded once and shared by all watchers.
+//! One task reads the store's stream of changes and passes each to its kind's [`ResourceCache`], so all of these are at the same
+//! revision. An event is encoded once and shared by all watchers.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::future::Future;
@@ -31,29 +31,29 @@ use item::namespace_of;
 pub(super) use item::{Event, Item};
 use unopened::Unopened;
 
-/// Where all objects live.
+/// The prefix of all objects.
 const ROOT: &str = "/registry/";
 const DEFINITIONS: &str = "/registry/customresourcedefinitions.apiextensions.k8s.io/";
-/// How long a read waits for the cache to come up to a revision that a client names, as upstream's does; and to one that the store
-/// has acknowledged.
+/// How long a read waits until the cache reaches a revision that a client names, as upstream; or one that the store has
+/// acknowledged.
 const TIMEOUT: Duration = Duration::from_secs(3);
 const TIMEOUT_WITH_OURS: Duration = Duration::from_secs(30);
-/// A kind's window is cut at so many events, or bytes of them: who was cut off as too slow has a whole backlog to read first,
-/// and shall find what follows it here, of objects as large as Pods too. (What is older than five minutes goes in any case.)
+/// The most events, and bytes of events, in a kind's window: a watcher that was cut off as too slow first reads a whole backlog,
+/// and must then find what follows here, even for objects as large as Pods. (Entries older than five minutes are dropped anyway.)
 const WINDOW_EVENTS: usize = 2 * BACKLOG;
 const WINDOW_BYTES: usize = 32 << 20;
 
-/// The caches of all resources, and the revision that they have reached together.
+/// The caches of all resources, and their common revision.
 pub(super) struct Cache {
     store: Arc<dyn Store>,
-    /// The kinds that there are: the definitions are read here, where they are known first.
+    /// All kinds: definitions are read here, where they are known first.
     pub kinds: Registry,
     by_segment: HashMap<String, Arc<ResourceCache>>,
     by_kind: HashMap<usize, Arc<ResourceCache>>,
-    /// The same in the order of the table of kinds: not in that of a hash, as who is told first acts first.
+    /// The same in the order of the table of kinds, not in hash order: who is notified first acts first.
     in_order: Vec<Arc<ResourceCache>>,
-    /// The resource caches of custom resources, by segment. One stays when its definition goes: what comes later under its
-    /// name finds what is still there.
+    /// The caches of custom resources, by segment. One stays when its definition is deleted: a later definition of that name finds
+    /// what remains.
     custom: RwLock<BTreeMap<String, Arc<ResourceCache>>>,
     revision: Watermark,
     /// How many bytes of objects were written since it was opened.
@@ -81,7 +81,7 @@ pub(super) struct Contents {
     /// Counts the events.
     pub told: u64,
     pub watchers: Watchers,
-    /// Of Services: who has which ways in from outside.
+    /// For Services: which external addresses and ports each has.
     pub ways: WaysIndex,
 }
 
@@ -90,8 +90,7 @@ impl ResourceCache {
         ResourceCache { kind, head: Head::of(kind), extractor: Extractor::of(kind), state: RwLock::default() }
     }
 
-    /// The same objects for a row that says otherwise what is told of them; who watched the old resource cache is not told any
-    /// more.
+    /// The same objects for a kind whose served form has changed; watchers of the old resource cache get no more events.
     fn again(kind: &'static Kind, old: &ResourceCache) -> ResourceCache {
         let resource = ResourceCache::new(kind);
         let mut state = old.write();
@@ -121,17 +120,17 @@ impl ResourceCache {
         Item::of(self.kind, &self.extractor, key, bytes, revision)
     }
 
-    /// An entry of the store, as it goes out.
+    /// An entry of the store in its served form.
     fn numbered(&self, key: Arc<str>, stored: &[u8], revision: Revision) -> Item {
         self.item(key, self.head.deliver(stored, revision), revision)
     }
 
-    /// An entry of the store, as it is stored: its labels and fields are read, and nothing is copied.
+    /// An entry of the store as stored: labels and fields are extracted, nothing is copied.
     pub fn unnumbered(&self, key: Arc<str>, stored: Bytes, revision: Revision) -> Item {
         Item::without_rights(&self.extractor, key, stored, revision)
     }
 
-    /// A change of long ago, as [`ResourceCache::apply`] would have told it.
+    /// A historical change, as [`ResourceCache::apply`] would have sent it.
     pub fn event(&self, change: &Change) -> Event {
         let item = |e: &Entry| {
             let opens = encryption::unopened(&e.value).is_none();
@@ -141,7 +140,7 @@ impl ResourceCache {
         Event::of(change.revision, old, new)
     }
 
-    /// Takes one change in and tells the watchers.
+    /// Applies one change and notifies the watchers.
     fn apply(&self, change: &Change) {
         let now = change.now.as_ref();
         if let Some(why) = now.and_then(|entry| encryption::unopened(&entry.value)) {
@@ -164,7 +163,7 @@ impl ResourceCache {
         state.remember(event);
     }
 
-    /// Starts over from a complete list; watches end, as what happened in between is not known.
+    /// Starts over from a complete list; watches end, as the changes in between are unknown.
     fn refill(&self, items: BTreeMap<Arc<str>, Arc<Item>>, unopened: Unopened, revision: Revision) {
         let mut ways = WaysIndex::default();
         items.values().for_each(|item| ways.change(namespace_of(&item.key), None, item.ways.as_deref()));
@@ -173,7 +172,7 @@ impl ResourceCache {
         *state = Contents { items, unopened, revision, low: revision, told, ways, ..Contents::default() };
     }
 
-    /// What does not open any more is shown no more. Who watches is not told that it is gone: he comes back, and is told why.
+    /// Hides an object that can no longer be decrypted. Watchers are not sent a deletion: they reconnect, and get the error.
     fn set_apart(&self, key: Arc<str>, revision: Revision, why: String) {
         let mut state = self.write();
         let told = state.unknown();
@@ -185,12 +184,12 @@ impl ResourceCache {
 }
 
 impl Contents {
-    /// A count of events of which more are missing than any window holds.
+    /// A count of events that no window reaches back to.
     fn unknown(&self) -> u64 {
         self.told + WINDOW_EVENTS as u64 + 1
     }
 
-    /// The events after the first so many, oldest first; `None` where the window does not hold all of them.
+    /// The events after the first `told`, oldest first; `None` if the window does not hold all of them.
     pub fn after(&self, told: u64) -> Option<impl Iterator<Item = &Arc<Event>>> {
         let missing = usize::try_from(self.told - told).ok()?;
         Some(self.window.range(self.window.len().checked_sub(missing)?..))
@@ -221,7 +220,7 @@ impl Contents {
         revision >= self.low
     }
 
-    /// The changes after a revision, oldest first; `Err` with the oldest revision that can be resumed from.
+    /// The changes after a revision, oldest first; `Err` with the oldest revision that watches can resume from.
     pub fn since(&self, revision: Revision) -> Result<impl Iterator<Item = &Arc<Event>>, Revision> {
         if !self.remembers(revision) {
             return Err(self.low);
@@ -230,7 +229,7 @@ impl Contents {
         Ok(self.window.range(from..))
     }
 
-    /// The items below a prefix and behind a key, in order of their keys.
+    /// The items below a prefix and after a key, in key order.
     pub fn range<'a>(&'a self, prefix: &'a str, after: Option<&'a str>) -> impl Iterator<Item = &'a Arc<Item>> + 'a {
         let from = match after {
             Some(key) => Bound::Excluded(key),
@@ -242,7 +241,7 @@ impl Contents {
 }
 
 impl Cache {
-    /// Lists everything; the future that comes with it keeps the cache up to date and runs until it is dropped.
+    /// Lists everything; the returned future keeps the cache up to date and runs until it is dropped.
     pub async fn open(store: Arc<dyn Store>) -> Result<(Arc<Cache>, impl Future<Output = ()> + Send), Status> {
         let in_order: Vec<_> = kinds::stored().map(|kind| Arc::new(ResourceCache::new(kind))).collect();
         let by_kind = in_order.iter().map(|resource| (row(resource.kind), resource.clone())).collect();
@@ -250,7 +249,7 @@ impl Cache {
         let (kinds, custom, revision, written) = Default::default();
         let cache = Arc::new(Cache { store, kinds, by_segment, by_kind, in_order, custom, revision, written });
         let from = cache.refill().await?;
-        // Whose keys are wrong from the beginning shall not go on with others.
+        // Fail early if the encryption keys are wrong from the beginning.
         cache.in_order.iter().try_for_each(|resource| resource.read().unopened.none_below(ROOT))?;
         let fed = cache.clone();
         Ok((cache, async move { fed.feed(from).await }))
@@ -259,12 +258,12 @@ impl Cache {
     /// The resource cache of a stored kind.
     pub fn resource(&self, kind: &'static Kind) -> Arc<ResourceCache> {
         match self.by_kind.get(&row(kind)) {
-            // Every row of the table has its resource cache since `open`.
+            // `open` created one for every row of the table.
             Some(resource) => resource.clone(),
             None => self.custom_resource(kind),
         }
     }
-    /// The resource caches of the kinds that there always are.
+    /// The caches of built-in resources.
     pub fn built_in(&self) -> impl Iterator<Item = &Arc<ResourceCache>> {
         self.in_order.iter()
     }
@@ -273,12 +272,12 @@ impl Cache {
         self.in_order.iter().chain(custom.values()).cloned().collect()
     }
 
-    /// How many objects there are of each kind that is stored.
+    /// The number of objects of each stored kind.
     pub fn counts(&self) -> Vec<(&'static Kind, usize)> {
         self.resources().iter().map(|resource| (resource.kind, resource.read().items.len())).collect()
     }
 
-    /// Drops the changes up to a revision: nobody resumes from so long ago.
+    /// Drops the changes up to a revision, which nobody resumes from any more.
     pub fn forget(&self, upto: Revision) {
         self.resources().iter().for_each(|resource| resource.write().forget(upto));
     }
@@ -289,7 +288,7 @@ impl Cache {
         custom.entry(segment).or_insert_with(|| Arc::new(ResourceCache::new(kind))).clone()
     }
 
-    /// Takes a definition in, and gives its objects the resource cache that it needs. Called before anyone is told of the change.
+    /// Applies a definition, and gives its objects the resource cache that they need. Called before watchers see the change.
     fn define(&self, definition: &Object) {
         let changed = self.kinds.put(definition);
         let kinds = self.kinds.now();
@@ -301,14 +300,14 @@ impl Cache {
         match custom.get(&segment) {
             Some(old) if std::ptr::eq(old.kind, stored) => {}
             Some(old) => {
-                // What is told of objects may have changed: whoever watches comes back for that.
+                // The served form may have changed: watchers reconnect.
                 let resource = Arc::new(ResourceCache::again(stored, old));
                 custom.insert(segment, resource);
             }
             None => drop(custom.insert(segment, Arc::new(ResourceCache::new(stored)))),
         }
     }
-    /// The revision that all resource caches show.
+    /// The revision of all resource caches.
     pub fn revision(&self) -> Revision {
         self.revision.now()
     }
@@ -318,8 +317,8 @@ impl Cache {
         self.written.load(Ordering::Relaxed)
     }
 
-    /// Waits until the cache shows everything that the store has acknowledged, to whomever.
-    /// It does come, however busy the machine is: who has named no revision is not told that his is too large.
+    /// Waits until the cache shows everything that the store has acknowledged to any client. It always gets there, however busy the
+    /// machine is: a client that named no revision never gets "too large resource version".
     pub async fn fresh(&self) -> Result<(), Status> {
         let revision = self.store.revision().await.map_err(store_error)?;
         let late = |now: Revision| {
@@ -330,12 +329,12 @@ impl Cache {
         self.reach_within(revision, TIMEOUT_WITH_OURS, late).await
     }
 
-    /// Waits until the cache shows a revision that somebody else has named; the error is upstream's.
+    /// Waits until the cache shows a revision that a client named; the error is upstream's.
     pub async fn reach(&self, revision: Revision) -> Result<(), Status> {
         let too_large = |now: Revision| {
             let why = format!("Timeout: Too large resource version: {revision}, current: {now}");
             let mut status = Status::timeout(why);
-            // By this clients tell it from other timeouts.
+            // Clients recognize this timeout by it.
             let cause = Cause {
                 reason: "ResourceVersionTooLarge".to_owned(),
                 message: "Too large resource version".to_owned(),
@@ -397,8 +396,8 @@ impl Cache {
     async fn feed(&self, mut from: Revision) {
         loop {
             match self.follow(from).await {
-                // Too slow, for a moment. The store's history has what was missed: to start over would end all watches, and
-                // those who watch would all look there, or list, just when there is most to do.
+                // Too slow for a moment. The store's history has the missed changes: starting over would end all watches, and all
+                // watchers would read that history, or list, at the busiest moment.
                 Err(podwright_store::Error::Lagged) => {
                     from = self.revision();
                     continue;
@@ -444,7 +443,7 @@ impl Cache {
                 let name = change.key.trim_start_matches(DEFINITIONS);
                 let defined = self.kinds.now().defined(name).cloned();
                 self.kinds.remove(name);
-                // Its watches end: there is nothing more to tell.
+                // Its watches end: there is nothing more to send.
                 if let Some(defined) = defined {
                     self.custom_resource(defined.stored.0).write().watchers = Watchers::default();
                 }
@@ -463,7 +462,7 @@ fn ways_of(item: Option<&Arc<Item>>) -> Option<&Ways> {
     item.and_then(|item| item.ways.as_deref())
 }
 
-/// A kind's part of its keys: `pods`, `deployments.apps`.
+/// A kind's segment of its keys: `pods`, `deployments.apps`.
 fn segment_of(kind: &Kind) -> String {
     kind.prefix().trim_start_matches(ROOT).trim_end_matches('/').to_owned()
 }

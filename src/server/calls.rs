@@ -1,6 +1,6 @@
-//! What a JSON-RPC call takes: CPU time, whatever it asks for, and memory while it is worked on. By HTTP its bytes are a body's
-//! and its time is the request's; a WebSocket's are counted here, and nothing that it answers is forgotten meanwhile. What wants
-//! no answer is known here.
+//! The cost of a JSON-RPC call: CPU time, whatever it does, and memory while it runs. Over HTTP these count as the request's body
+//! and time; for a WebSocket they are counted here, until the response is sent. Notifications, which want no response, are
+//! recognized here.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ impl<S> tower::Layer<S> for Counting {
 }
 
 impl<S> Counted<S> {
-    /// What a message of so many calls and bytes holds; nothing by HTTP.
+    /// Reserves memory for a message with this many calls and bytes; nothing over HTTP.
     fn enter(
         &self,
         ext: &Extensions,
@@ -58,7 +58,7 @@ impl<S> Counted<S> {
         Ok(Some((unread.work(calls), taken)))
     }
 
-    /// What a WebSocket's message asks for is measured here: no request is around it.
+    /// CPU time of a WebSocket message is measured here, as no request surrounds it.
     fn measured<F: Future>(&self, ext: &Extensions, work: F) -> impl Future<Output = F::Output> + use<S, F> {
         let by_http = ext.get::<Arc<Unread>>().is_none();
         let (cpu, user) = (self.of.server.limiters.cpu.clone(), user(ext));
@@ -71,7 +71,7 @@ impl<S> Counted<S> {
     }
 }
 
-/// Answers a call; nobody else tells of one of a method that there is not.
+/// Answers a call; unknown methods are recorded here only.
 async fn one<S>(service: &S, server: &Server, request: Request<'_>) -> MethodResponse
 where
     S: RpcServiceT<MethodResponse = MethodResponse>,
@@ -84,7 +84,7 @@ where
     answer
 }
 
-/// Answers the entries of a batch one by one; others go first in between.
+/// Answers the entries of a batch one by one; other requests run in between.
 async fn each<S>(service: S, server: Arc<Server>, batch: Batch<'_>) -> MethodResponse
 where
     S: RpcServiceT<MethodResponse = MethodResponse, NotificationResponse = MethodResponse>,

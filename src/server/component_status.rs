@@ -1,4 +1,4 @@
-//! `componentstatuses`: upstream's three parts of a control plane beside the API server, each asked when somebody wants to know.
+//! `componentstatuses`: upstream's three components of a control plane beside the API server, checked on request.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -12,18 +12,18 @@ use super::{Server, get, list};
 use podwright_api::request::{Body, List};
 use podwright_api::{Object, Response, Status, Verb};
 
-/// Their names, in order. `etcd-0` is the store, whatever it is.
+/// Their names, in order. `etcd-0` is the store, whichever it is.
 const STORE: &str = "etcd-0";
 const NAMES: [&str; 3] = ["controller-manager", STORE, "scheduler"];
 const DEPRECATED: &str = "v1 ComponentStatus is deprecated in v1.19+";
-/// So long the store may take to answer.
+/// How long the store may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How many of each part run beside this server.
+/// How many instances of each component run beside this server.
 #[derive(Default)]
 pub(super) struct Parts(Mutex<Vec<(&'static str, Arc<AtomicUsize>)>>);
 
-/// A part that runs for as long as this is kept.
+/// A component that runs for as long as this is kept.
 pub struct Runs(Arc<AtomicUsize>);
 
 impl Drop for Runs {
@@ -51,8 +51,8 @@ impl Parts {
 }
 
 impl Server {
-    /// Notes that the controllers (`controller-manager`) or the scheduler run beside this server, until what is returned goes:
-    /// with their task, however that ends.
+    /// Registers the controllers (`controller-manager`) or the scheduler as running beside this server, until the result is
+    /// dropped: with their task, however that ends.
     pub fn runs(&self, name: &'static str) -> Runs {
         let count = self.parts.of(name);
         count.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The connect verb: what needs a node. The object is checked here, then its node is asked to dial back.
+//! The connect verb: sessions that need a node. The object is checked here, then its node is asked to dial back.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -15,12 +15,13 @@ use super::admission::{self, operation::Operation};
 use super::resolved_request::ResolvedRequest;
 use super::sessions::With;
 
-/// The longest options of a session: they are kept until the caller dials. By REST, where they are part of the path, it is less.
+/// The longest options of a session: they are kept until the caller dials. In REST, where they are part of the path, the limit is
+/// lower.
 const MAX_OPTIONS: usize = 128 << 10;
 
 impl Server {
     pub(super) async fn connect(&self, call: &ResolvedRequest) -> Result<Response, Status> {
-        // Options are read from a list of values as well, of which admission would see nothing.
+        // Options would also deserialize from a list, whose fields admission would not see.
         if call.body.as_ref().is_some_and(|body| !body.is_object() && !body.is_null()) {
             return Err(Status::bad_request("the options of a session are an object"));
         }
@@ -55,7 +56,7 @@ impl Server {
 }
 
 impl Server {
-    /// Has admission look at the options of a session in a Pod.
+    /// Runs admission on the options of a session in a Pod.
     async fn admit_connection(&self, call: &ResolvedRequest) -> Result<(), Status> {
         let kind = match (call.kind.built_in(), call.subresource.as_deref()) {
             ("Pod", Some("exec")) => "PodExecOptions",
@@ -66,7 +67,7 @@ impl Server {
         self.admit_options(call, kind, call.body.as_ref()).await
     }
 
-    /// Has admission look at what is asked of what stands behind a proxy, as upstream does.
+    /// Runs admission on a proxied request, as upstream does.
     pub(crate) async fn admit_proxy(&self, request: &Request, path: &str) -> Result<(), Status> {
         let call = ResolvedRequest::resolve(&self.kinds(), request.clone())?;
         let kind = match call.kind.built_in() {
@@ -78,7 +79,7 @@ impl Server {
     }
 
     async fn admit_options(&self, call: &ResolvedRequest, kind: &str, given: Option<&Value>) -> Result<(), Status> {
-        // What they are is not theirs to say.
+        // Their type is not for the client to choose.
         let mut options =
             serde_json::Map::from_iter([("kind".to_owned(), kind.into()), ("apiVersion".to_owned(), "v1".into())]);
         let given = given.and_then(Value::as_object).into_iter().flatten();
@@ -92,7 +93,7 @@ impl Server {
 }
 
 fn pod_task(call: &ResolvedRequest, sub: &str, object: &Object, warnings: &mut Vec<String>) -> Result<Task, Status> {
-    // As the API knows it: which of its Pods a mirror shows is its node's to know, not the object's to say.
+    // As the API knows it: the node knows which of its Pods a mirror represents, whatever the object says.
     let pod = PodRef {
         namespace: object.namespace().unwrap_or("").to_owned(),
         name: object.name().to_owned(),
@@ -197,7 +198,7 @@ fn names(pod: &Object, list: &str) -> Vec<String> {
     all.filter_map(|c| c["name"].as_str().map(str::to_owned)).collect()
 }
 
-/// The container that is meant: the named one, or the one that the Pod declares its default, or the first.
+/// The container to use: the named one, or the Pod's default, or the first.
 fn container(pod: &Object, asked: &str, warnings: &mut Vec<String>) -> Result<String, Status> {
     let (plain, init, ephemeral) =
         (names(pod, "containers"), names(pod, "initContainers"), names(pod, "ephemeralContainers"));
@@ -222,7 +223,7 @@ fn container(pod: &Object, asked: &str, warnings: &mut Vec<String>) -> Result<St
     Ok(first.clone())
 }
 
-/// Refuses where there can be no log yet; upstream's `validateContainerLogStatus`.
+/// Refuses if there can be no log yet; upstream's `validateContainerLogStatus`.
 fn may_log(pod: &Object, log: &LogOptions) -> Result<(), Status> {
     let (name, container) = (pod.name(), log.container.as_str());
     let lists = ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"];

@@ -11,7 +11,7 @@ use super::resolved_request::ResolvedRequest;
 use super::transact::{Decision, WritePlan};
 use super::{Server, allocate, certificates, custom, fields, get, tokens};
 
-/// How often a generated name that turns out taken is generated anew.
+/// How often a generated name that is taken is generated again.
 const NAMES: usize = 8;
 /// A generated name is its base, cut so that it fits with this many random characters.
 const SUFFIX: usize = 5;
@@ -38,10 +38,10 @@ impl Server {
         strategy::receive(call.rules(), &mut object);
         let birth = [("uid", self.env.uid()), ("creationTimestamp", self.timestamp())];
         birth.iter().for_each(|(field, value)| object.set_meta(field, serde_json::Value::from(value.as_str())));
-        // Before admission, as upstream has it: what that adds is not the writer's.
+        // Before admission, as upstream: admission's changes are not the writer's.
         fields::created(&call, &mut object, &self.timestamp());
         admission::mutate(&Review::new(self, &call, Operation::Create, None), &mut object).await?;
-        // What is the system's is not admission's either (upstream's `BeforeCreate`): webhooks are others' programs.
+        // System fields are not for admission to change (upstream's `BeforeCreate`): webhooks are external programs.
         call.align_namespace(&mut object)?;
         call.follow_name(&object)?;
         strategy::begin_metadata(call.rules(), &mut object);
@@ -106,7 +106,7 @@ impl Server {
 }
 
 impl ResolvedRequest {
-    /// The object's namespace is the request's; a different one is a mistake.
+    /// The object's namespace must be the request's.
     pub(super) fn align_namespace(&self, object: &mut Object) -> Result<(), Status> {
         let given = object.namespace().unwrap_or("").to_owned();
         match &self.namespace {
@@ -130,7 +130,7 @@ impl ResolvedRequest {
         Ok(object)
     }
 
-    /// Admission may name a new object otherwise, as upstream lets it: then it is that one which is judged and made.
+    /// Admission may rename a new object, as upstream: the renamed one is then validated and created.
     fn follow_name(&mut self, object: &Object) -> Result<(), Status> {
         let name = object.name();
         if name.is_empty() || self.name.as_deref() == Some(name) {
@@ -140,7 +140,7 @@ impl ResolvedRequest {
         self.check_names()
     }
 
-    /// The object's name is the request's; a different one is a mistake.
+    /// The object's name must be the request's.
     pub(super) fn align_name(&self, object: &mut Object) -> Result<(), Status> {
         let given = object.name().to_owned();
         match &self.name {

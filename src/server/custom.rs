@@ -1,8 +1,8 @@
-//! CustomResourceDefinitions: their names are accepted, their objects end with them.
+//! CustomResourceDefinitions: accepts their names and deletes their objects.
 //!
-//! What they define is known by the watch cache, which reads them first (`cache`). Here is what upstream's controllers of
-//! the extensions server do: names are accepted where nobody else has them, and then the kind is established ([`names`]);
-//! a definition that is being deleted takes its objects with it ([`cleanup`]).
+//! The watch cache reads definitions first and so knows their kinds (`cache`). Here is what upstream's controllers of the
+//! extensions server do: names are accepted if unused, and the kind becomes established ([`names`]); deleting a definition deletes
+//! its objects ([`cleanup`]).
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -24,10 +24,10 @@ pub(super) use cleanup::begin;
 pub(super) use convert::{own_fields, webhook_of};
 
 const RESOURCE: &str = "customresourcedefinitions.apiextensions.k8s.io";
-/// When to try again what failed.
+/// The delay before a failure is retried.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// A kind whose definition is going takes no new objects.
+/// A kind whose definition is being deleted accepts no new objects.
 pub(super) fn may_create(call: &ResolvedRequest) -> Result<(), Status> {
     if call.kind.custom().is_some_and(|version| version.terminating) {
         let why = format!(
@@ -39,7 +39,7 @@ pub(super) fn may_create(call: &ResolvedRequest) -> Result<(), Status> {
     Ok(())
 }
 
-/// What users of a deprecated version are told.
+/// The warning for users of a deprecated version.
 pub(super) fn warning(call: &ResolvedRequest) -> Option<String> {
     call.asked().custom()?.warning.clone()
 }
@@ -48,7 +48,7 @@ fn definitions() -> Result<&'static Kind, Status> {
     kinds::lookup(RESOURCE).ok_or_else(|| Status::internal("no kind CustomResourceDefinition"))
 }
 
-/// Sets a condition of an object. `true`: it is another than before.
+/// Sets a condition of an object. `true`: it changed.
 pub(super) fn set_condition(
     object: &mut Object,
     of: &str,
@@ -80,10 +80,10 @@ pub(super) fn set_condition(
     true
 }
 
-/// What a look at all definitions has left for the next one.
+/// What a pass over all definitions leaves for the next one.
 #[derive(Default)]
 struct Looked {
-    /// A definition waits for something that no change of a definition tells.
+    /// A definition waits for something that no event of a definition reports.
     waits: bool,
     /// A definition could not be written.
     failed: bool,
@@ -97,16 +97,16 @@ impl Looked {
 }
 
 impl Server {
-    /// Starts the loop that looks after definitions.
+    /// Starts the loop that reconciles definitions.
     pub(super) fn start_definitions(self: &Arc<Server>) {
         self.tasks.add(tokio::spawn(run(Arc::downgrade(self))));
     }
 
-    /// Looks at all definitions. One that cannot be written keeps no other from its names: it is looked at again.
+    /// Reconciles all definitions. One that cannot be written does not affect others: it is retried.
     async fn look_after_definitions(&self) -> Result<Looked, Status> {
         let items: Vec<_> = self.cache.resource(definitions()?).read().items.values().cloned().collect();
         let mut all: Vec<Object> = items.iter().filter_map(|item| Object::from_slice(&item.bytes).ok()).collect();
-        // Who was there first has the names.
+        // The oldest definition gets the names.
         all.sort_by_key(|o| {
             (o.0["metadata"]["creationTimestamp"].as_str().unwrap_or("").to_owned(), o.name().to_owned())
         });
@@ -131,7 +131,7 @@ impl Server {
         Ok(looked)
     }
 
-    /// Updates a definition; nothing where it has changed meanwhile, which brings it back here.
+    /// Updates a definition; `None` on a conflict, which triggers another pass.
     async fn write_definition(&self, definition: &Object, part: Option<&str>) -> Result<Option<Object>, Status> {
         let request = Request {
             verb: Verb::Update,
@@ -154,7 +154,7 @@ impl Server {
     }
 }
 
-/// Looks at all definitions whenever one has changed, and now and then while one is being cleaned up or cannot be written.
+/// Reconciles whenever a definition has changed, and periodically while one is being cleaned up or cannot be written.
 async fn run(server: Weak<Server>) {
     let mut backoff = Backoff::default();
     loop {

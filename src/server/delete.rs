@@ -1,4 +1,4 @@
-//! The delete verb: grace, finalizers and preconditions as upstream's registry store has them.
+//! The delete verb: grace, finalizers and preconditions as in upstream's registry store.
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
@@ -14,14 +14,14 @@ use super::{Server, allocate, custom, get};
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
 
-/// What a delete means for an object's grace period; upstream's `rest.BeforeDelete`.
+/// The effect of a delete on an object's grace period; upstream's `rest.BeforeDelete`.
 #[derive(Debug, PartialEq, Eq)]
 enum Grace {
-    /// It goes at once, as far as grace is concerned.
+    /// No grace period: delete at once.
     None,
-    /// It is going already, and this request does not hasten it.
+    /// It is terminating already, and this request does not shorten that.
     Pending,
-    /// It now has so many seconds.
+    /// It now has this many seconds.
     Seconds(i64),
 }
 
@@ -85,7 +85,7 @@ pub(super) fn check_preconditions(call: &ResolvedRequest, object: &Object) -> Re
     Ok(())
 }
 
-/// What a delete does to an object.
+/// The effect of a delete on an object.
 fn decide(kind: &Kind, old: &Object, options: &Options, now: Timestamp) -> Decision {
     match kind.built_in() {
         "Namespace" => return decide_namespace(old, options, now),
@@ -95,7 +95,7 @@ fn decide(kind: &Kind, old: &Object, options: &Options, now: Timestamp) -> Decis
     let mut object = old.clone();
     let grace = begin(kind, &mut object, options, now);
     if grace == Grace::Pending {
-        // Finalizers do not change by a delete while another one is pending.
+        // A delete does not change finalizers while another one is pending.
         return Decision::Keep;
     }
     set_finalizers(&mut object, options);
@@ -108,7 +108,7 @@ fn decide(kind: &Kind, old: &Object, options: &Options, now: Timestamp) -> Decis
     if object == *old { Decision::Keep } else { Decision::Put(object) }
 }
 
-/// A Namespace first terminates, and goes when its content and its finalizers are gone.
+/// A Namespace terminates first, and is removed when its content and finalizers are gone.
 fn decide_namespace(old: &Object, options: &Options, now: Timestamp) -> Decision {
     let mut object = old.clone();
     if old.is_terminating() {
@@ -122,7 +122,7 @@ fn decide_namespace(old: &Object, options: &Options, now: Timestamp) -> Decision
     Decision::Put(object)
 }
 
-/// A definition first takes its objects with it.
+/// A definition's objects are deleted first.
 fn decide_definition(old: &Object, options: &Options, now: Timestamp) -> Decision {
     if old.is_terminating() {
         return if old.finalizers().is_empty() { Decision::Delete } else { Decision::Keep };
@@ -137,13 +137,13 @@ fn decide_definition(old: &Object, options: &Options, now: Timestamp) -> Decisio
 
 fn begin(kind: &Kind, object: &mut Object, options: &Options, now: Timestamp) -> Grace {
     let Some(default) = (kind.strategy.default_grace)(object) else { return Grace::None };
-    // Upstream takes a negative period for one second.
+    // Upstream treats a negative period as one second.
     let asked = options.grace_period_seconds.map(|s| if s < 0 { 1 } else { s });
 
     if let Some(deleted_at) = object.deletion_timestamp() {
         let Some(running) = object.0["metadata"]["deletionGracePeriodSeconds"].as_i64() else { return Grace::None };
         let Some(shorter) = asked.filter(|seconds| *seconds < running) else { return Grace::Pending };
-        // A time at the end of the calendar says nothing of when the deletion began.
+        // Overflow: a time at the end of the calendar does not tell when the deletion began.
         let began = deleted_at.saturating_sub(SignedDuration::from_secs(running)).unwrap_or(now);
         let began = if began.as_second() < 0 { now } else { began };
         let at = began.saturating_add(SignedDuration::from_secs(shorter)).unwrap_or(now);
@@ -151,7 +151,7 @@ fn begin(kind: &Kind, object: &mut Object, options: &Options, now: Timestamp) ->
         return Grace::Seconds(shorter);
     }
 
-    // A default of 0 says that there is nothing to wait for, whatever was asked.
+    // A default of 0 means that there is nothing to wait for, whatever was requested.
     let seconds = if default == 0 { 0 } else { asked.unwrap_or(default.max(1)) };
     let at = now.saturating_add(SignedDuration::from_secs(seconds)).unwrap_or(now);
     set_deletion(object, at, seconds);
@@ -164,7 +164,7 @@ fn set_deletion(object: &mut Object, at: Timestamp, seconds: i64) {
     object.set_meta("deletionGracePeriodSeconds", Value::from(seconds));
 }
 
-/// Deleted, but held by finalizers.
+/// Deleted, but kept by finalizers.
 fn mark_as_deleting(object: &mut Object, now: Timestamp) {
     match object.deletion_timestamp() {
         Some(at) if at <= now => {}
@@ -177,7 +177,7 @@ fn mark_as_deleting(object: &mut Object, now: Timestamp) {
     object.set_meta("deletionGracePeriodSeconds", Value::from(0));
 }
 
-/// Being deleted counts as a change of what is wished.
+/// Deletion counts as a change of the spec.
 fn count_generation(object: &mut Object) {
     if object.generation() > 0 {
         let next = object.generation() + 1;
@@ -185,7 +185,7 @@ fn count_generation(object: &mut Object) {
     }
 }
 
-/// The garbage collector's two finalizers follow the propagation policy; without one they stay as they are.
+/// Sets the garbage collector's two finalizers by the propagation policy; without one they stay.
 fn set_finalizers(object: &mut Object, options: &Options) {
     let policy = options.propagation_policy.as_deref().unwrap_or("");
     if policy.is_empty() {

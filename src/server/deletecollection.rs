@@ -1,4 +1,4 @@
-//! The deletecollection verb: each of the selected objects, one delete each.
+//! The deletecollection verb: deletes the selected objects one by one.
 
 use futures::stream::{self, StreamExt, TryStreamExt};
 
@@ -25,7 +25,7 @@ impl Server {
             };
             async move {
                 match self.delete(&call).await {
-                    // Someone else was faster.
+                    // Another client was faster.
                     Err(status) if status.is_not_found() => Ok(None),
                     Err(status) => Err(status),
                     Ok(_) => Ok(Some(item.bytes.clone())),

@@ -1,8 +1,7 @@
-//! Outgoing connections: which addresses each sort of them may lead to, as one table; what is checked is the address that is
-//! dialled.
+//! Outgoing connections: one table of the addresses that each purpose may reach; the check applies to the address that is dialled.
 //!
-//! A name is resolved here, once, and the connection goes to an address of that answer: a name that resolves to something else a
-//! moment later leads nowhere else (CVE-2020-8562). No redirect is followed by anyone who connects here (CVE-2020-8561).
+//! A name is resolved here, once, and the connection uses an address of that answer: a name that resolves differently a moment
+//! later changes nothing (CVE-2020-8562). No user of this module follows redirects (CVE-2020-8561).
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -15,34 +14,34 @@ use podwright_api::validation::names::plain_ip;
 /// How long a connection may take; upstream's.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Why the server connects, which says who has chosen where to.
+/// Why the server connects, and so who chose the destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// The proxy to Pods, Services and nodes: their addresses are written by users and nodes.
+    /// The proxy to Pods, Services and nodes: users and nodes write their addresses.
     Proxy,
-    /// A webhook behind a Service: whoever may write the Service's endpoints, or its external name, chooses.
+    /// A webhook behind a Service: chosen by whoever may write the Service's endpoints or external name.
     WebhookService,
     /// An extension API server, which is behind a Service as well.
     Extension,
-    /// A webhook's `url`: only an administrator sets webhooks up, and on the server's own machine is a place that upstream
-    /// names for them. It is spoken to by TLS alone, by a certificate that the configuration vouches for.
+    /// A webhook's `url`: only administrators configure webhooks, and upstream documents the server's own machine as a place for
+    /// them. It is reached over TLS only, with a certificate that the configuration trusts.
     WebhookUrl,
-    /// The OpenID Connect issuer of the server's own flags, and where that says that its keys are; by TLS alone.
+    /// The OpenID Connect issuer from the server's flags, and the key URL in its metadata; over TLS only.
     Issuer,
 }
 
-/// What is special about an address.
+/// Special ranges of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
     Unspecified,
     Loopback,
-    /// Of a cloud's metadata service, among others.
+    /// Cloud metadata services, among others.
     LinkLocal,
     Multicast,
     Broadcast,
 }
 
-/// Which of the special addresses a purpose may lead to. All others it may.
+/// The special addresses that each purpose may reach. All others are allowed.
 const PERMITTED: &[(Purpose, &[Class])] = &[
     (Purpose::Proxy, &[]),
     (Purpose::WebhookService, &[]),
@@ -58,7 +57,7 @@ impl Class {
             IpAddr::V6(ip) => (ip.is_unicast_link_local(), false),
         };
         match plain_ip(ip) {
-            // All of 0.0.0.0/8 is this machine to Linux.
+            // Linux treats all of 0.0.0.0/8 as this machine.
             IpAddr::V4(ip) if ip.octets()[0] == 0 => Some(Class::Unspecified),
             ip if ip.is_unspecified() => Some(Class::Unspecified),
             ip if ip.is_loopback() => Some(Class::Loopback),
@@ -80,7 +79,7 @@ pub(super) fn permitted(purpose: Purpose, ip: IpAddr) -> anyhow::Result<()> {
     bail!("address not allowed")
 }
 
-/// Connects from the server's own network to a host, at the first of its addresses that may be had and answers.
+/// Connects from the server's own network to a host, at the first permitted address that answers.
 pub(super) async fn connect(purpose: Purpose, host: &str, port: u16) -> anyhow::Result<TcpStream> {
     let connecting = async {
         let found: Vec<SocketAddr> = lookup_host((host, port)).await?.collect();
@@ -139,7 +138,7 @@ mod tests {
             }
         }
         let reached = tokio::time::timeout(Duration::from_millis(50), async {
-            // The one that may.
+            // The permitted one.
             listener.accept().await.unwrap();
             listener.accept().await.map(drop)
         });

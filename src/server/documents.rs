@@ -1,5 +1,5 @@
-//! Documents about the kinds (OpenAPI, discovery, `rpc.discover`): anyone may read them, so each is made once for the kinds that
-//! it tells of, as a large request is, and its compressed form is kept beside it.
+//! Documents about the kinds (OpenAPI, discovery, `rpc.discover`): anyone may read them, so each is built once per set of kinds, as
+//! a large request, and cached with its compressed form.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex};
@@ -17,7 +17,7 @@ use podwright_api::{Kind, Status, User};
 /// One document.
 pub(super) struct Document {
     pub bytes: Bytes,
-    /// Of its content, in hexadecimal digits; clients cache by it.
+    /// A hex digest of its content; clients cache by it.
     pub hash: String,
     zipped: OnceCell<Bytes>,
 }
@@ -29,17 +29,17 @@ impl Document {
     }
 }
 
-/// What a merged document is made of: the kinds, the APIServices and what was gathered, as they were then.
+/// The version of a merged document's sources: the kinds, the APIServices and the collected documents.
 pub(super) type Stamp = (u64, u64, u64);
 
-/// The place of a document that is made, or is to be made.
+/// The slot of a document that is built, or being built.
 struct Slot {
     parts: Vec<Part>,
     made: OnceCell<Arc<Document>>,
 }
 
-/// What a document is made of: a row that is no definition's never changes; a definition's schema is what it is as long as it
-/// is the same one, which it is while it is held here.
+/// A source of a document: a built-in row never changes; a definition's version is compared by address, which is unique while it is
+/// held here.
 struct Part(&'static Kind, Option<Arc<Version>>);
 
 impl PartialEq for Part {
@@ -52,11 +52,10 @@ impl PartialEq for Part {
     }
 }
 
-/// The documents by what they are called, and whether a definition has a part in them: of those there is the newest alone, and
-/// the others are made once.
+/// The documents by name, and by whether a definition contributes: of those only the newest is kept, the others are built once.
 static SLOTS: LazyLock<Mutex<HashMap<(String, bool), Arc<Slot>>>> = LazyLock::new(Default::default);
 
-/// How many documents are kept: groups of definitions come and go.
+/// The most documents that are kept: groups of definitions come and go.
 const KEPT: usize = 512;
 
 fn slot(of: &str, kinds: &[&'static Kind]) -> Arc<Slot> {
@@ -78,7 +77,7 @@ fn slot(of: &str, kinds: &[&'static Kind]) -> Arc<Slot> {
 }
 
 impl Server {
-    /// The document of this name about these kinds; `make` makes it where it is not there yet.
+    /// The document of this name about these kinds; `make` builds it if necessary.
     pub(super) async fn document(
         &self,
         of: &str,
@@ -95,7 +94,7 @@ impl Server {
         Ok(self.large.run(user, LARGE, making).await.clone())
     }
 
-    /// The document of this name about what others serve too, as `stamp` says it is.
+    /// The document of this name that includes other servers' resources, for the sources in `stamp`.
     pub(super) async fn document_of(
         &self,
         of: &str,
@@ -111,7 +110,7 @@ impl Server {
         Ok(self.large.run(user, LARGE, making).await)
     }
 
-    /// A document as it goes out to those who accept gzip.
+    /// A document compressed for clients that accept gzip.
     pub(super) async fn zipped(&self, document: &Document, user: &User) -> Result<Bytes, Status> {
         if let Some(zipped) = document.zipped.get() {
             return Ok(zipped.clone());

@@ -1,8 +1,8 @@
-//! How objects lie in the store and go out: `apiVersion`, `kind` and `metadata` first, so that the resourceVersion, which
-//! is known only after the commit, is spliced in without parsing.
+//! The stored and served forms of objects: `apiVersion`, `kind` and `metadata` come first, so that the resourceVersion, known only
+//! after the commit, is spliced in without parsing.
 //!
-//! Stored: `{"apiVersion":"v1","kind":"Pod","metadata":{"name":...`; delivered: the same with
-//! `"resourceVersion":"7",` behind `"metadata":{`.
+//! Stored: `{"apiVersion":"v1","kind":"Pod","metadata":{"name":...`; served: the same with `"resourceVersion":"7",` after
+//! `"metadata":{`.
 
 use std::fmt::Write as _;
 
@@ -24,7 +24,7 @@ impl Head {
         Head(format!("{{\"apiVersion\":\"{}\",\"kind\":\"{}\",\"metadata\":{{", kind.api_version(), kind.kind))
     }
 
-    /// An object's bytes for the store: without its resourceVersion. Its metadata has at least a name.
+    /// An object's bytes for the store, without resourceVersion. Its metadata has at least a name.
     pub fn store(&self, object: &Object) -> Bytes {
         let mut out = Vec::with_capacity(1024);
         out.extend_from_slice(self.0.as_bytes());
@@ -45,23 +45,22 @@ impl Head {
         out.into()
     }
 
-    /// Stored bytes as they go out at a revision.
+    /// The served form of stored bytes at a revision.
     pub fn deliver(&self, stored: &[u8], revision: Revision) -> Bytes {
         let (head, rest) = self.split(stored);
         splice(head, rest, revision)
     }
 
-    /// Delivered bytes, at another revision: what is gone is told with the revision of its going.
+    /// Served bytes at another revision: a deletion is reported with its own revision.
     pub fn redeliver(&self, delivered: &[u8], revision: Revision) -> Bytes {
         let (head, rest) = self.split(delivered);
         let rest = rest.get(FIELD.len()..).unwrap_or_default();
-        // Behind the digits stand a quote and a comma.
+        // The digits are followed by a quote and a comma.
         let digits = rest.iter().take_while(|b| b.is_ascii_digit()).count();
         splice(head, rest.get(digits + 2..).unwrap_or_default(), revision)
     }
 
-    /// An object's bytes up to its metadata's first field, and the rest. A custom resource may lie there in a version that
-    /// was stored before.
+    /// Splits an object's bytes before its metadata's first field. A custom resource may be stored in an older version.
     fn split<'a>(&self, bytes: &'a [u8]) -> (&'a [u8], &'a [u8]) {
         if bytes.starts_with(self.0.as_bytes()) {
             return bytes.split_at(self.0.len());
@@ -83,13 +82,13 @@ fn member(out: &mut Vec<u8>, first: &mut bool, key: &str, value: &Value) {
     if !std::mem::take(first) {
         out.push(b',');
     }
-    // Strings and values encode, and writing to a Vec cannot fail.
+    // Strings and values always encode, and writing to a Vec cannot fail.
     let _ = serde_json::to_writer(&mut *out, key);
     out.push(b':');
     let _ = serde_json::to_writer(&mut *out, value);
 }
 
-/// An object as it was read, for a write that builds on it.
+/// An object as read, the basis of a write.
 #[derive(Clone, Debug)]
 pub(super) struct Current {
     /// With its resourceVersion.

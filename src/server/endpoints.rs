@@ -1,8 +1,7 @@
-//! Where this server is reached: the endpoints of the Service `kubernetes`, for Pods, and `kube-public/cluster-info`, for who
-//! joins the cluster.
+//! How this server is reached: the endpoints of the Service `kubernetes`, for Pods, and `kube-public/cluster-info`, for joining
+//! machines.
 //!
-//! As upstream's reconciler for a single server: the objects name this server alone, and who changes them finds them put
-//! right soon.
+//! Like upstream's reconciler for a single server: the objects name this server only, and changes by others are soon reverted.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,26 +17,26 @@ use podwright_api::{Object, Request, Status, User, Verb, kinds};
 use super::Server;
 use super::large::Weighed;
 
-/// How often the objects are looked at.
+/// How often the objects are checked.
 const EVERY: Duration = Duration::from_secs(10);
 const NAME: &str = "kubernetes";
 
 /// How others reach this server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AdvertiseAddress {
-    /// By Pods: what calls of the Service `kubernetes` are led to. None: they have no way.
+    /// By Pods: the destination of the Service `kubernetes`. `None`: not at all.
     pub endpoint: Option<SocketAddr>,
-    /// By machines: `https://HOST:PORT`. None: they have no way.
+    /// By machines: `https://HOST:PORT`. `None`: not at all.
     pub url: Option<String>,
 }
 
 impl Server {
-    /// Tells the cluster where this server is reached, from now on.
+    /// Publishes these addresses from now on.
     pub fn advertise(&self, advertised: AdvertiseAddress) {
         self.advertised.send_replace(Some(advertised));
     }
 
-    /// Starts the loop that keeps the objects as they are to be; it does nothing before [`Server::advertise`].
+    /// Starts the loop that maintains the objects; it does nothing before [`Server::advertise`].
     pub(super) fn start_endpoints(self: &Arc<Server>) {
         let (weak, mut advertised) = (Arc::downgrade(self), self.advertised.subscribe());
         self.tasks.add(tokio::spawn(async move {
@@ -55,7 +54,7 @@ impl Server {
                         false => advertised.changed().await,
                     }
                 };
-                // The sender is the server's.
+                // The server owns the sender.
                 if changed.await.is_err() {
                     return;
                 }
@@ -71,7 +70,7 @@ impl Server {
         self.keep("configmaps", info::NAMESPACE, info::NAME, Some(told)).await
     }
 
-    /// Makes an object have the fields of `wanted`, its labels among them; none: no such object.
+    /// Sets the fields of `wanted`, including labels, in an object; `None` deletes it.
     pub(super) async fn keep(
         &self,
         resource: &str,
@@ -97,7 +96,7 @@ impl Server {
         let Some(item) = find() else { return self.ensure(resource, Some(namespace), name, wanted).await };
         let held = item.decode(Weighed::own())?.object;
         if held.0["addressType"] != wanted["addressType"] {
-            // It cannot be changed.
+            // It is immutable, so it is recreated.
             self.handle(Request { verb: Verb::Delete, ..request }).await?;
             self.cache.fresh().await?;
             return self.ensure(resource, Some(namespace), name, wanted).await;
@@ -107,7 +106,7 @@ impl Server {
             return Ok(());
         }
         match self.handle(Request { verb: Verb::Update, body: Some(new.0), ..request }).await {
-            // Decided anew at the next look.
+            // Retried at the next check.
             Err(why) if !why.is_conflict() && !why.is_not_found() => Err(why),
             _ => Ok(()),
         }
@@ -143,7 +142,7 @@ fn ports(at: SocketAddr) -> Value {
 
 fn endpoints(at: SocketAddr) -> Value {
     json!({
-        // The slice beside it says the same.
+        // Not mirrored: the EndpointSlice is written here too.
         "metadata": {"labels": {"endpointslice.kubernetes.io/skip-mirror": "true"}},
         "subsets": [{"addresses": [{"ip": at.ip()}], "ports": ports(at)}],
     })
@@ -158,7 +157,7 @@ fn slice(at: SocketAddr) -> Value {
     })
 }
 
-/// What kubeadm puts there: a kubeconfig that names the server and its CA, and no user.
+/// As kubeadm creates it: a kubeconfig with the server and its CA, without a user.
 fn cluster_info(url: &str, ca: &str) -> Value {
     let kubeconfig = format!(
         "apiVersion: v1\nclusters:\n- cluster:\n    certificate-authority-data: {}\n    server: {url}\n  name: \"\"\n\

@@ -1,9 +1,9 @@
-//! What outlives its request ends soon after the right to it, or the credentials that it was opened with: watches, followed logs,
-//! sessions with Pods, nodes and extension API servers, and what a proxy has switched to another protocol.
+//! Ends long-running requests soon after their authorization or credentials end: watches, followed logs, sessions with Pods, nodes
+//! and extension API servers, and proxied upgraded connections.
 //!
-//! Both are asked again at [`Limits::ask_again`](super::Limits), on their user's share of the CPU: each right, which is answered from
-//! memory, and the credentials, for which the store may have to say first how far it is. One answer ends nothing: a right that is
-//! given anew, as by a binding that is replaced, is away for a moment. What cannot be known at the moment is no reason either.
+//! Both are checked again at [`Limits::ask_again`](super::Limits), on the user's share of the CPU: rights, from memory, and
+//! credentials, which may need the store's current revision. A single refusal ends nothing: a grant that is being replaced, such as
+//! a recreated binding, is gone for a moment. Neither does a check that fails to run.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -18,18 +18,18 @@ use super::authorize::attributes::{Decision, Kept, MASTERS};
 use super::rest::authenticate::{self, Credentials, Peer};
 use podwright_api::User;
 
-/// Resolves when something has to end.
+/// Resolves when something must end.
 pub(super) type Ended = BoxFuture<'static, ()>;
 
-/// What ends by itself alone.
+/// For what only ends by itself.
 pub(super) fn never() -> Ended {
     pending().boxed()
 }
 
-/// What is refused is asked again after this, or sooner.
+/// The delay after which a refusal is checked again, at most.
 const ONCE_MORE: Duration = Duration::from_secs(1);
 
-/// Asks every now and then, for the first time after `first`, until the answer is twice why not.
+/// Checks periodically, first after `first`, until the answer is a refusal twice in a row; returns the reason.
 async fn until_refused<F>(first: Duration, every: Duration, refusal: impl Fn() -> F) -> String
 where
     F: Future<Output = Option<String>>,
@@ -47,14 +47,14 @@ where
 }
 
 impl Server {
-    /// Any part of the time that lies between two questions: not all are asked at once.
+    /// A random part of the period, so that checks are spread out.
     fn part_of(&self, every: Duration) -> Duration {
         let spread = u64::try_from(every.as_millis()).unwrap_or(u64::MAX).max(1);
         Duration::from_millis(self.env.below(spread))
     }
 
-    /// Resolves when one of these is allowed no more: rights are withdrawn, accounts are deleted, and a Pod leaves the node that
-    /// could read its Secrets for it. Asked again now and then.
+    /// Resolves when one of these is no longer allowed: rights are withdrawn, accounts deleted, and a Pod leaves the node that
+    /// could read its Secrets for it. Checked periodically.
     pub(super) fn withdrawn(&self, asked: Vec<Kept>) -> impl Future<Output = ()> + Send + use<> {
         let every = self.config.limits.ask_again;
         let every = every + self.part_of(every);
@@ -73,15 +73,15 @@ impl Server {
                 }
                 None
             };
-            // The refusal names who is refused.
+            // The refusal names the user.
             let why = until_refused(every, every, refusal).await;
             tracing::info!("closing what was open: {why}");
         }
     }
 }
 
-/// Resolves when who has asked is not who he was any more, by what he has shown: his token or his certificate has ended, or his
-/// account is gone.
+/// Resolves when the credentials no longer authenticate the same user: the token or certificate has expired, or the account is
+/// gone.
 pub(super) async fn disowned(server: Arc<Server>, peer: Peer, shown: HeaderMap, user: User) {
     let (authenticators, cpu) = (authenticate::all(), server.limiters.cpu.clone());
     let refusal = || async {
@@ -93,7 +93,7 @@ pub(super) async fn disowned(server: Arc<Server>, peer: Peer, shown: HeaderMap, 
         match cpu.measured(&user, asking).await {
             Ok(now) if is_still(&user, &now) => None,
             Ok(now) => Some(format!("now it is {}'s, or of other groups", now.name)),
-            // That it cannot be known at the moment is no reason.
+            // A check that fails to run is no reason.
             Err(why) => matches!(why.code, 401 | 403).then_some(why.message),
         }
     };
@@ -102,17 +102,17 @@ pub(super) async fn disowned(server: Arc<Server>, peer: Peer, shown: HeaderMap, 
     tracing::info!("closing the connections and streams of {}: {why}", user.name);
 }
 
-/// Where somebody comes from who is not known is no part of what he has shown.
+/// The address of an anonymous user is not part of the credentials.
 fn is_still(user: &User, now: &User) -> bool {
     *user == User { address: user.address, ..now.clone() }
 }
 
-/// The same in a task of its own, for what is not polled all the time: to find out may take turns, which wait for nobody.
+/// The same in a task of its own, for what is not polled continuously: a check may need turns, which do not wait for a slow poller.
 pub(super) fn apart(ended: impl Future<Output = ()> + Send + 'static) -> Ended {
     let come = CancellationToken::new();
     let (left, told) = (come.clone().drop_guard(), come.clone());
     tokio::spawn(async move {
-        // However it ends.
+        // In every case, even on a panic.
         let _told = told.clone().drop_guard();
         tokio::select! {
             () = ended => {}
@@ -126,7 +126,7 @@ pub(super) fn apart(ended: impl Future<Output = ()> + Send + 'static) -> Ended {
     .boxed()
 }
 
-/// The first of both, in a task of its own.
+/// The earlier of both, in a task of its own.
 pub(super) fn either(
     one: impl Future<Output = ()> + Send + 'static,
     other: impl Future<Output = ()> + Send + 'static,

@@ -1,9 +1,8 @@
-//! Eviction: the deletion of a Pod that its disruption budget allows.
+//! Eviction: deletes a Pod if its disruption budget allows.
 //!
-//! <https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/>. Upstream:
-//! `pkg/registry/core/pod/storage/eviction.go`. What a budget allows is counted down, and the Pod noted in it, in one
-//! conditional write of the budget before the Pod is touched: of two evictions that see the last allowed disruption one
-//! gets it.
+//! <https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/>. Upstream: `pkg/registry/core/pod/storage/eviction.go`.
+//! One conditional write of the budget decrements its allowed disruptions and records the Pod, before the Pod is touched: of two
+//! evictions that see the last allowed disruption only one gets it.
 
 use serde_json::{Value, json};
 
@@ -21,9 +20,9 @@ use super::transact::{Decision, Proposal};
 use super::{Server, get};
 
 const BUDGETS: &str = "poddisruptionbudgets.policy";
-/// So many evictions that the budget's controller has not confirmed yet are too many.
+/// The most evictions that the budget's controller has not confirmed yet.
 const MOST_DISRUPTED: usize = 2000;
-/// How often an eviction that another write got in the way of begins anew.
+/// How often an eviction is retried after a conflicting write.
 const ATTEMPTS: usize = 20;
 
 impl Server {
@@ -34,7 +33,7 @@ impl Server {
             return Err(Status::bad_request("name in URL does not match name in Eviction object"));
         }
         let options = delete_options(&call.options, &body.0)?;
-        // What its deletion would refuse: before anything is spent or written.
+        // Checks what the deletion would refuse, before anything is spent or written.
         check_propagation(&options)?;
         let call = ResolvedRequest { verb: Verb::Delete, subresource: None, evicts: true, options, ..call.again() };
         for _ in 0..ATTEMPTS {
@@ -45,13 +44,13 @@ impl Server {
         Err(call.conflict("it is being modified too often; please try again"))
     }
 
-    /// Whether it is done; otherwise the Pod has changed meanwhile, and has to be judged anew.
+    /// Whether it is done; `false`: the Pod has changed meanwhile, and must be judged again.
     async fn evict_once(&self, mut call: ResolvedRequest) -> Result<bool, Status> {
-        // What was acknowledged counts: budgets are found in the cache.
+        // Budgets are read from the cache, which must include everything acknowledged.
         self.cache.fresh().await?;
         let pod = self.fetch(&call, &call.key()).await?.ok_or_else(|| call.not_found())?.object;
         check_preconditions(&call, &pod)?;
-        // What is judged goes, and no namesake that has come meanwhile.
+        // The deletion applies to the judged Pod only, not to a recreated one of the same name.
         let preconditions = call.options.preconditions.get_or_insert_with(Preconditions::default);
         preconditions.uid.get_or_insert_with(|| pod.uid().to_owned());
         if has_ended(&pod) {
@@ -74,7 +73,7 @@ impl Server {
         };
         let pinned = call.options.preconditions.as_ref().is_some_and(|p| p.resource_version.is_some());
         if uncounted && !pinned {
-            // It must not become ready meanwhile: it would count then.
+            // It must not become ready meanwhile: then it would count.
             let preconditions = call.options.preconditions.get_or_insert_with(Preconditions::default);
             preconditions.resource_version = Some(pod.resource_version().to_owned());
         }
@@ -93,20 +92,20 @@ impl Server {
         }
     }
 
-    /// The budgets that select a Pod, as the cache has them when it is this eviction's turn.
+    /// The budgets that select a Pod, from the cache at this eviction's turn.
     async fn budgets_of(&self, call: &ResolvedRequest, pod: &Object) -> Result<Vec<Object>, Status> {
         let Some(kind) = kinds::lookup(BUDGETS) else { return Ok(Vec::new()) };
         let prefix = kind.key(pod.namespace(), "");
         let resource = self.cache.resource(kind);
         let size: usize = resource.read().range(&prefix, None).map(|item| item.bytes.len()).sum();
         let selecting = |weighed| async move {
-            // However long it has waited, what has come meanwhile counts.
+            // Includes changes made while it waited.
             let items: Vec<_> = resource.read().range(&prefix, None).cloned().collect();
             let (mut budgets, mut looked) = (Vec::new(), 0);
             for item in items {
                 let budget = item.decode(weighed)?.object;
                 let selector = LabelSelector::from_optional_json(budget.at("spec.selector"));
-                // One that cannot be read matches nothing.
+                // An invalid selector matches nothing.
                 if selector.ok().flatten().is_some_and(|selector| selector.matches_labels(pod.labels())) {
                     budgets.push(budget);
                 }
@@ -121,11 +120,11 @@ impl Server {
         self.judge(&call.user, pod.namespace().unwrap_or(""), size, selecting).await?
     }
 
-    /// Looks at so many bytes of a namespace's budgets when it is its turn: of who evicts from all namespaces, as a drain does, those
-    /// with many budgets stop nobody's of another.
+    /// Runs work on a namespace's budgets of this size when it is its turn: users who evict in all namespaces, as a drain does, are
+    /// not held up by namespaces with many budgets.
     ///
-    /// For everybody the turn comes before the place: who has a place gives it back until it is his turn, so that whoever has a turn
-    /// gets a place.
+    /// The turn always comes before the place for large requests: a holder of a place releases it while waiting for a turn, so
+    /// whoever has a turn gets a place.
     async fn judge<F: Future>(
         &self,
         user: &User,
@@ -140,7 +139,7 @@ impl Server {
         self.large.part(user, size, work).await
     }
 
-    /// Takes one of the disruptions that a budget allows.
+    /// Takes one of a budget's allowed disruptions.
     async fn spend(&self, call: &ResolvedRequest, budget: &str) -> Result<(), Status> {
         let Some(kind) = kinds::lookup(BUDGETS) else { return Ok(()) };
         let options = Options { dry_run: call.options.dry_run, ..Options::default() };
@@ -148,7 +147,7 @@ impl Server {
         let mine =
             ResolvedRequest { verb: Verb::Update, kind, version: None, name, subresource, options, ..call.again() };
         let propose = |current: Option<&Current>| {
-            // A budget that has gone forbids nothing.
+            // A deleted budget forbids nothing.
             let Some(current) = current else { return Ok(Proposal::Plain(Decision::Keep.into())) };
             let spent = spent(&current.object, call.name(), &timestamp(self.env.now()))?;
             Ok(Proposal::Plain(Decision::Put(spent).into()))
@@ -156,7 +155,7 @@ impl Server {
         self.transact(&mine, &mine.key(), propose).await.map(drop)
     }
 
-    /// Notes on the Pod why it goes, before it does. What is demanded of its revision holds of the marked Pod then.
+    /// Sets the Pod's disruption condition before it is deleted. A precondition on its revision then applies to the marked Pod.
     async fn mark(&self, call: &mut ResolvedRequest) -> Result<(), Status> {
         if call.options.dry_run {
             return Ok(());
@@ -180,7 +179,7 @@ impl Server {
     }
 }
 
-/// How to delete, as the eviction says it.
+/// The delete options of the eviction.
 fn delete_options(asked: &Options, eviction: &Value) -> Result<Options, Status> {
     let mut options = asked.clone();
     let Some(given) = eviction.get("deleteOptions").filter(|v| !v.is_null()) else { return Ok(options) };
@@ -200,17 +199,17 @@ fn phase(pod: &Object) -> &str {
     pod.0["status"]["phase"].as_str().unwrap_or("")
 }
 
-/// Its disruption is over, or under way.
+/// It is finished or terminating, so evicting it disrupts nothing more.
 fn has_ended(pod: &Object) -> bool {
     matches!(phase(pod), "Succeeded" | "Failed") || pod.is_terminating()
 }
 
-/// It has not begun, so there is nothing to disrupt.
+/// It has not started, so there is nothing to disrupt.
 fn is_pending(pod: &Object) -> bool {
     phase(pod) == "Pending"
 }
 
-/// Whether a Pod that is not ready may go without counting: always, or as long as there are enough healthy ones.
+/// Whether an unready Pod may be evicted without counting: always, or while enough Pods are healthy.
 fn may_ignore(budget: &Object, pod: &Object) -> bool {
     let conditions = pod.0["status"]["conditions"].as_array();
     if conditions.into_iter().flatten().any(|c| c["type"] == "Ready" && c["status"] == "True") {
@@ -224,7 +223,7 @@ fn count(budget: &Object, field: &str) -> i64 {
     budget.0["status"][field].as_i64().unwrap_or(0)
 }
 
-/// The budget with one disruption less, and the Pod noted; upstream's `checkAndDecrement`.
+/// The budget with one disruption less, and the Pod recorded; upstream's `checkAndDecrement`.
 fn spent(old: &Object, pod: &str, now: &str) -> Result<Object, Status> {
     let name = old.name();
     let (observed, allowed) = (count(old, "observedGeneration"), count(old, "disruptionsAllowed"));
@@ -289,7 +288,7 @@ fn marked(old: &Object, now: &str) -> Object {
     pod
 }
 
-/// The budget forbids it: try again later.
+/// The budget forbids it: the client should retry.
 fn violated(why: &str) -> Status {
     let cause = Cause { reason: "DisruptionBudget".into(), message: why.into(), field: String::new() };
     let message = "Cannot evict pod as it would violate the pod's disruption budget.";
@@ -298,7 +297,7 @@ fn violated(why: &str) -> Status {
     status
 }
 
-/// What the budget allows is not known yet.
+/// The budget's status is not known yet.
 fn still_processed(budget: &str) -> Status {
     let mut status = violated(&format!("The disruption budget {budget} is still being processed by the server."));
     status.details.get_or_insert_default().retry_after_seconds = Some(10);
@@ -319,7 +318,7 @@ mod tests {
     use podwright_api::Env;
     use podwright_store::Memory;
 
-    /// Large evictions have all places, small ones all turns, and each needs what the others have.
+    /// Large evictions hold all places, small ones all turns, and each needs what the others hold.
     #[tokio::test(start_paused = true)]
     async fn large_and_small_evictions_do_not_wait_for_each_other() {
         let server = &Server::open(Arc::new(Memory::new()), Env::system(), Config::default()).await.unwrap();
@@ -347,7 +346,7 @@ mod tests {
         assert!(begun.elapsed() < Duration::from_secs(5), "it took {:?}", begun.elapsed());
     }
 
-    /// Who has had all turns for long makes nobody wait without end.
+    /// A user who holds all turns does not make others wait forever.
     #[tokio::test(start_paused = true)]
     async fn an_eviction_waits_for_its_turn_as_long_as_requests_wait() {
         let server = &Server::open(Arc::new(Memory::new()), Env::system(), Config::default()).await.unwrap();

@@ -1,8 +1,8 @@
-//! Addresses from outside of the cluster that Services name. Nobody hands them out: whoever names one first keeps it from other
-//! namespaces, port by port.
+//! External addresses of Services. They are not allocated: the first Service that names one keeps it from other namespaces, port by
+//! port.
 //!
-//! (Upstream leaves open which of several Services gets the traffic.) Of those that were there before, and of two that are
-//! written at the same moment, the older Service has it on all nodes: `podwright_net::dataplane::Seniority`.
+//! (Upstream leaves open which of several Services gets the traffic.) For existing conflicts and concurrent writes, the older
+//! Service gets it on all nodes: `podwright_net::dataplane::Seniority`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -18,8 +18,8 @@ use super::Server;
 use super::reservation::concerns;
 use super::resolved_request::{ResolvedRequest, bad_value};
 
-/// What leads to a Service from outside: each of the addresses with each of the ports. (A manifest may name more of both than there
-/// is room for all pairs.)
+/// A Service's external entry points: each of the addresses with each of the ports. (A manifest may name too many of both to store
+/// all pairs.)
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Ways {
     addresses: BTreeSet<IpAddr>,
@@ -50,7 +50,7 @@ impl Protocol {
 }
 
 impl Ways {
-    /// Of a stored object, of whatever kind: none where nothing leads to it from outside.
+    /// Those of a stored object of any kind; `None` if it has no external addresses.
     pub fn of_stored(kind: &Kind, bytes: &[u8]) -> Option<Arc<Ways>> {
         if !concerns(kind) {
             return None;
@@ -59,7 +59,7 @@ impl Ways {
         if !text.contains("\"externalIPs\"") && !text.contains("\"ingress\"") {
             return None;
         }
-        // What is written otherwise is decoded as a whole.
+        // Other spellings are decoded as a whole.
         let ways = match serde_json::from_str::<Outside>(text) {
             Ok(outside) => outside.into(),
             Err(_) => Ways::of(&Object::from_slice(bytes).ok()?),
@@ -73,7 +73,7 @@ impl Ways {
                 Some("UDP") => Protocol::Udp,
                 Some("SCTP") => Protocol::Sctp,
                 Some("TCP") | None => Protocol::Tcp,
-                // Validation refuses it, and a port that is none.
+                // Validation refuses it, and an invalid port.
                 Some(_) => return None,
             };
             Some((protocol, u16::try_from(port["port"].as_u64()?).ok()?))
@@ -88,18 +88,18 @@ impl Ways {
         self.addresses.contains(address) && self.ports.contains(port)
     }
 
-    /// Each address with each port.
+    /// All pairs of address and port.
     fn pairs(&self) -> impl Iterator<Item = (IpAddr, Port)> {
         self.addresses.iter().flat_map(|address| self.ports.iter().map(|port| (*address, *port)))
     }
 }
 
-/// Addresses, however they are written: an IPv4 one may be in the dress of an IPv6 one.
+/// Addresses in canonical form: IPv4-mapped IPv6 addresses become IPv4.
 fn plain<'a>(addresses: impl Iterator<Item = &'a str>) -> impl Iterator<Item = IpAddr> {
     addresses.filter_map(|ip| Some(names::plain_ip(ip.parse().ok()?)))
 }
 
-/// What is read of each Service that is stored; nothing is made of the rest.
+/// What is read of each stored Service; the rest is skipped.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Outside {
@@ -148,7 +148,7 @@ impl From<Outside> for Ways {
     }
 }
 
-/// Who has which way in: how many Services of which namespaces. A look-up takes no longer for all that others have.
+/// An index of entry points: how many Services of each namespace have each. Lookups take no longer if others have many.
 #[derive(Debug, Default)]
 pub(super) struct WaysIndex(BTreeMap<Entry, u32>);
 
@@ -156,7 +156,7 @@ pub(super) struct WaysIndex(BTreeMap<Entry, u32>);
 type Entry = (IpAddr, Port, Arc<str>);
 
 impl WaysIndex {
-    /// A Service of a namespace has others, or is new, or gone.
+    /// Updates the index after a change of a Service.
     pub fn change(&mut self, namespace: &str, old: Option<&Ways>, new: Option<&Ways>) {
         if old == new {
             return;
@@ -174,8 +174,8 @@ impl WaysIndex {
         }
     }
 
-    /// What is looked up for those ways that are not `known` ones: of each the first two namespaces that have it, by which one sees
-    /// whether another one than a certain one has.
+    /// Looks up entry points that are not `known`: of each the first two namespaces that have it, enough to see whether another one
+    /// than a given one does.
     fn look_up(&self, ways: &Ways, known: &Ways) -> impl Iterator<Item = &Entry> {
         let least: Arc<str> = "".into();
         let new = ways.pairs().filter(|(address, port)| !known.has(address, port));
@@ -185,21 +185,21 @@ impl WaysIndex {
         })
     }
 
-    /// Whether an address leads to any Service.
+    /// Whether an address belongs to any Service.
     fn has(&self, address: IpAddr) -> bool {
         let from = (address, (Protocol::Tcp, 0), "".into());
         self.0.range(from..).next().is_some_and(|(entry, _)| entry.0 == address)
     }
 }
 
-/// Whether an address leads to a Service from outside.
+/// Whether an address is an external address of a Service.
 pub(super) fn leads_in(server: &Server, address: IpAddr) -> bool {
     let kind = kinds::lookup("services");
     kind.is_some_and(|kind| server.cache.resource(kind).read().ways.has(address))
 }
 
-/// Refuses a Service that comes to name an address and port which one of another namespace names already. Those of one namespace
-/// are of people who can settle it.
+/// Refuses a Service that newly names an address and port of a Service in another namespace. Conflicts within a namespace are for
+/// its users to settle.
 pub(super) fn refuse_taken(
     server: &Server,
     call: &ResolvedRequest,
@@ -207,7 +207,7 @@ pub(super) fn refuse_taken(
     new: &Object,
 ) -> Result<(), Status> {
     let (ways, known) = (Ways::of(new), old.map(Ways::of).unwrap_or_default());
-    // So many validation refuses, whoever else has them.
+    // Validation refuses this many anyway.
     let named = new.0["spec"]["externalIPs"].as_array().map_or(0, Vec::len);
     if named.saturating_mul(ways.ports.len()) > MAX_WAYS {
         return Ok(());
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(stored(balanced).unwrap().ports, [(Protocol::Udp, 53), (Protocol::Tcp, 80)].into());
     }
 
-    /// Whoever writes a Service pays for what it names, not for what others have named, however much that is.
+    /// A write costs by what it names, however many entry points others have.
     #[test]
     fn as_much_is_looked_up_as_is_named_whatever_others_have() {
         let (shared, mut index) = (numbered(1), WaysIndex::default());

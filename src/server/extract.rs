@@ -1,4 +1,4 @@
-//! Labels and selectable fields out of an object's bytes, without building a tree of the rest.
+//! Extracts labels and selectable fields from an object's bytes, without parsing the rest into a tree.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use podwright_api::{Kind, Object};
 
-/// Label names and values, compactly, in order of the names.
+/// Label names and values, compact, ordered by name.
 #[derive(Debug, Default)]
 pub(super) struct Labels(Box<[(Box<str>, Box<str>)]>);
 
@@ -18,7 +18,7 @@ impl Labels {
         Labels(all.into())
     }
 
-    /// The value of a label; it costs no more than a few comparisons, however many labels there are.
+    /// The value of a label, by binary search.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.find(|key| key.cmp(name))
     }
@@ -31,25 +31,25 @@ impl Labels {
 
 const LABELS: [&str; 2] = ["metadata", "labels"];
 
-/// What is kept of the objects of some kinds beside labels and fields, as each request of somebody asks for it: whose token it is,
-/// and whether what that is bound to is still there.
+/// Kept for some kinds besides labels and fields, as token authentication needs it for each request: an account's identity, and
+/// whether the object that a token is bound to still exists.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
     pub uid: Box<str>,
     pub deleted: Option<Timestamp>,
 }
 
-/// Those kinds, of the core group; and where their facts are.
+/// These kinds, of the core group, and where their facts are.
 const WITH_FACTS: [&str; 4] = ["ServiceAccount", "Pod", "Secret", "Node"];
 const FACTS: [[&str; 2]; 2] = [["metadata", "uid"], ["metadata", "deletionTimestamp"]];
 
-/// What is looked for in a kind's objects.
+/// What is extracted from a kind's objects.
 pub(super) struct Extractor {
-    /// The steps of each of `Kind::indexed`, in that order.
+    /// The path of each of `Kind::indexed`, in that order.
     paths: Vec<Vec<&'static str>>,
-    /// The values of those that are unset.
+    /// Their default values.
     unset: Vec<Box<str>>,
-    /// Those that others stand in for where they are empty, each with the other.
+    /// Fields whose empty value is replaced by another's, each with that other.
     instead: Vec<(usize, usize)>,
     has_facts: bool,
 }
@@ -66,7 +66,7 @@ impl Extractor {
         }
     }
 
-    /// An object's labels, the values of its selectable fields, in the kind's order, and its facts.
+    /// An object's labels, its selectable fields in the kind's order, and its facts.
     pub fn extract(&self, bytes: &[u8]) -> (Labels, Box<[Box<str>]>, Facts) {
         let all = self.paths.len();
         let facts: &[[&str; 2]] = if self.has_facts { &FACTS } else { &[] };
@@ -75,7 +75,7 @@ impl Extractor {
         let fields = paths.enumerate().map(|(i, path)| Wanted { path, into: Into::Field(i) });
         let wanted: Vec<_> = fields.chain([Wanted { path: &LABELS, into: Into::Labels }]).collect();
         let mut deserializer = serde_json::Deserializer::from_slice(bytes);
-        // What the server stored parses; of anything else nothing is found.
+        // Stored objects always parse; in anything else nothing is found.
         let _ = Walk { wanted: &wanted, found: &mut found }.deserialize(&mut deserializer);
         for (field, other) in &self.instead {
             if found.fields[*field].as_deref().is_none_or(str::is_empty) {
@@ -95,7 +95,7 @@ struct Found {
     fields: Vec<Option<Box<str>>>,
 }
 
-/// What is looked for at this depth: the rest of its path, and where it goes.
+/// What is wanted at this depth: the rest of its path, and where it goes.
 #[derive(Clone, Copy)]
 struct Wanted<'a> {
     path: &'a [&'a str],
@@ -123,7 +123,7 @@ impl Walk<'_> {
     }
 }
 
-/// Reads a key: what is looked for below it.
+/// Reads a key; returns what is wanted below it.
 struct Step<'a>(&'a [Wanted<'a>]);
 
 impl<'de, 'a> DeserializeSeed<'de> for Step<'a> {

@@ -1,4 +1,4 @@
-//! Who manages which fields: what a write makes of an object's managers, and server-side apply.
+//! Field management: how a write changes an object's managedFields, and server-side apply.
 
 use serde_json::Value;
 
@@ -12,18 +12,18 @@ use super::resolved_request::WriteScope;
 use super::resolved_request::{ResolvedRequest, bad_value};
 use super::versions::{shown_as, stored_of};
 
-/// What our own components create is not tracked before somebody applies it; upstream's server may choose so too
-/// (`skipNonAppliedManager`), and what is not tracked belongs to `before-first-apply` then.
+/// Objects created by built-in components are not tracked until somebody applies them; upstream's server has this option too
+/// (`skipNonAppliedManager`), and untracked fields belong to `before-first-apply` then.
 const COMPONENTS: &[&str] = &["kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy"];
 
-/// How many managers of an object have their fields named as another version names them.
+/// For how many managers of an object fields are converted between versions.
 const MAX_OTHERS: usize = 32;
 
 /// The longest name of a manager.
 const MAX_MANAGER: usize = 128;
 
 impl ResolvedRequest {
-    /// Whether it is a server-side apply, whose object brings its managers along.
+    /// Whether it is a server-side apply; the applied object carries managers.
     pub fn is_apply(&self) -> bool {
         // A Scale is a view: its one field is written, not applied.
         self.options.patch_type == Some(PatchType::Apply) && self.subresource.as_deref() != Some("scale")
@@ -51,7 +51,7 @@ impl ResolvedRequest {
         }
     }
 
-    /// Checks what a writer says about managers.
+    /// Validates the field manager of a request.
     pub fn check_manager(&self) -> Result<(), Status> {
         let options = match self.verb {
             Verb::Create => "CreateOptions",
@@ -90,11 +90,11 @@ impl ResolvedRequest {
     }
 }
 
-/// What a writer says about managers by the object itself.
+/// What the object itself says about managers.
 enum Given {
-    /// Nobody shall manage anything any more.
+    /// Clears all managers.
     Reset,
-    /// As it is, or as the writer has changed it.
+    /// Unchanged, or as the writer has changed it.
     Managed(Managed),
 }
 
@@ -107,7 +107,7 @@ fn given(new: &Object, old: Option<&Object>) -> Given {
     }
 }
 
-/// Sets the managers of a new object: all that it says is its creator's.
+/// Sets the managers of a new object: all of its fields belong to its creator.
 pub(super) fn created(call: &ResolvedRequest, object: &mut Object, now: &str) {
     if call.is_apply() {
         return;
@@ -123,7 +123,7 @@ pub(super) fn created(call: &ResolvedRequest, object: &mut Object, now: &str) {
     object.set_meta("managedFields", managed.to_json());
 }
 
-/// Sets the managers of an object that replaces another. What nobody manages stays so.
+/// Sets the managers of an updated object. Untracked objects stay untracked.
 pub(super) fn updated(
     call: &ResolvedRequest,
     part: WriteScope,
@@ -139,7 +139,7 @@ pub(super) fn updated(
         return;
     }
     let (schema, who) = (call.asked().schema(), call.who(Operation::Update));
-    // Most writers say nothing of managers: then the entries are read only where something has changed.
+    // Most writers send no managers: then the entries are parsed only if something has changed.
     if new.0["metadata"].get("managedFields").is_none_or(|value| Some(value) == before) {
         let changed = managed_fields::compare(&schema, call.scope(part), Some(&call.shown(old)), &call.shown(new));
         let value = match Managed::of(old).filter(|managed| !changed.is_empty() && !managed.is_empty()) {
@@ -158,7 +158,7 @@ pub(super) fn updated(
     let (shown, shown_old) = (call.shown(new), call.shown(old));
     let after =
         managed_fields::update(&schema, call.scope(part), Some(&shown_old), &shown, managed.clone(), &who, &now());
-    // As it was written, where nothing has changed: else this would be a write.
+    // Keeps the original text if nothing has changed: otherwise this would be a write.
     let value = match before {
         Some(value) if Managed::of(old).as_ref() == Some(&after) => Some(value.clone()),
         _ => after.to_json(),
@@ -166,13 +166,13 @@ pub(super) fn updated(
     new.set_meta("managedFields", value);
 }
 
-/// Refuses a manifest that is not of its schema's types, or cannot be merged, in upstream's words: it gives such errors no reason.
+/// Refuses a manifest with wrong types, or one that cannot be merged, in upstream's words, which have no reason.
 pub(super) fn check_applied(call: &ResolvedRequest, body: &Value) -> Result<(), Status> {
     let kind = call.asked();
     let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
     let asked = (kind.api_version(), kind.kind.to_owned());
     if (text(&body["apiVersion"]), text(&body["kind"])) != asked {
-        // Decoding says what is wrong with it.
+        // Decoding reports the error.
         return Ok(());
     }
     managed_fields::check(&kind.schema(), body).map_err(|why| {
@@ -186,7 +186,7 @@ pub(super) fn check_applied(call: &ResolvedRequest, body: &Value) -> Result<(), 
     })
 }
 
-/// The object, with its managers, that the apply of a manifest makes of a live one. All in the asked version.
+/// The object, with its managers, that results from applying a manifest to the live one. All in the requested version.
 pub(super) fn applied(
     call: &ResolvedRequest,
     part: WriteScope,
@@ -217,20 +217,20 @@ pub(super) fn applied(
     Ok(object)
 }
 
-/// An object's managers, with their fields as one version of its kind names them: what was written in another version, where
-/// fields have other names, belongs to its manager in this one too.
+/// An object's managers, with their fields named by one version of its kind: what was written in another version, where fields have
+/// other names, belongs to its manager in this one too.
 ///
-/// Each of them costs as much as the whole object, so it is done for the first ones: who is behind them, in another version,
-/// counts by the names of that.
+/// Each conversion costs as much as the whole object, so only the first ones are converted: later managers in other versions are
+/// compared by those versions' names.
 struct Told {
     managed: Managed,
-    /// The entries that were written in other versions, and what they are in this one.
+    /// The entries written in other versions, with their conversions.
     other: Vec<(Entry, Set)>,
     version: String,
 }
 
 impl Told {
-    /// The managers of a stored object in the version that was asked for.
+    /// The managers of a stored object in the requested version.
     fn of(call: &ResolvedRequest, stored: &Object, mut managed: Managed) -> Told {
         let (asked, version) = (call.asked(), call.asked().api_version());
         let mut other = Vec::new();
@@ -243,7 +243,7 @@ impl Told {
             if !converts || !std::ptr::eq(row.stored(), asked.stored()) {
                 continue;
             }
-            // What it manages, alone, as an object of its version; then of ours.
+            // Only the managed fields, as an object of its version; then converted to ours.
             let schema = row.schema();
             let shown = shown_as(row, &stored);
             let rest = managed_fields::all_fields(&schema, &shown).difference(&entry.set);
@@ -255,7 +255,7 @@ impl Told {
         Told { managed, other, version }
     }
 
-    /// The managers after a write: who was not touched by it stays as he was, in his version.
+    /// The managers after a write: untouched ones stay in their own version.
     fn back(&self, mut managed: Managed) -> Managed {
         for (before, set) in &self.other {
             for entry in managed.0.iter_mut().filter(|entry| entry.who == before.who) {

@@ -1,18 +1,18 @@
-//! Where one side of a WebSocket is in its frames (RFC 6455, 5.2), found in bytes that are cut anywhere.
+//! Tracks the position within WebSocket frames (RFC 6455, 5.2), in bytes that are split anywhere.
 
 /// The longest payload of a control frame.
 pub(super) const MAX_CONTROL: u64 = 125;
-/// How much of a message's beginning is known.
+/// How much of a message's beginning is kept.
 const START: usize = 26;
 
 #[derive(Clone, Copy, Default)]
 pub(super) struct Frames {
     head: [u8; 14],
     of_head: usize,
-    /// How much of the frame's payload is to come.
+    /// How much of the frame's payload is outstanding.
     left: u64,
     frame: Frame,
-    /// Of the message that is not finished: what its frames are to carry, and how many they are.
+    /// Of the current message: its payload bytes and frames so far.
     pub message: u64,
     pub fragments: u32,
     start: [u8; START],
@@ -23,13 +23,13 @@ pub(super) struct Frames {
 pub(super) struct Frame {
     pub length: u64,
     pub is_control: bool,
-    /// A message ends with it, and it is all of it.
+    /// It ends a message, and is complete.
     pub ends: bool,
     pub is_whole: bool,
 }
 
 impl Frames {
-    /// Takes what has come, up to the end of a frame: how much of it, and the frame once that has ended.
+    /// Consumes input up to the end of a frame: returns how much, and the frame if it has ended.
     pub fn read(&mut self, bytes: &[u8]) -> (usize, Option<Frame>) {
         let mut at = 0;
         while let Some(byte) = bytes.get(at).filter(|_| self.left == 0) {
@@ -57,17 +57,17 @@ impl Frames {
         (at + come, (self.left == 0).then(|| self.end()))
     }
 
-    /// The frame that has begun or ended last.
+    /// The frame that started or ended last.
     pub fn frame(&self) -> &Frame {
         &self.frame
     }
 
-    /// Whether the next byte begins a frame.
+    /// Whether the next byte starts a frame.
     pub fn is_between(&self) -> bool {
         self.of_head == 0 && self.left == 0
     }
 
-    /// Whether the message that has begun last begins with these bytes; of a side that masks nothing.
+    /// Whether the current message starts with these bytes; for the side that does not mask.
     pub fn starts_with(&self, bytes: &[u8]) -> bool {
         self.start[..self.of_start].starts_with(bytes)
     }
@@ -95,7 +95,7 @@ impl Frames {
         self.frame
     }
 
-    /// The length of the payload, once the head is whole.
+    /// The length of the payload, once the header is complete.
     fn length(&self) -> Option<u64> {
         let [_, second, rest @ ..] = &self.head;
         let (short, mask) = (second & 0x7f, if second & 0x80 == 0 { 0 } else { 4 });
@@ -114,7 +114,7 @@ impl Frames {
 pub(crate) mod tests {
     use super::*;
 
-    /// The head of a client's frame.
+    /// The header of a client's frame.
     pub fn head(first: u8, length: usize) -> Vec<u8> {
         let mut frame = vec![first];
         match length {
@@ -144,7 +144,7 @@ pub(crate) mod tests {
             whole(0x81, 5),
             whole(0x82, 200),
             whole(0x01, 70_000),
-            // Between the frames of a message there may be a ping.
+            // A ping may come between the frames of a message.
             whole(0x89, 100),
             whole(0x00, 0),
             whole(0x80, 3),
@@ -182,7 +182,7 @@ pub(crate) mod tests {
         let mut frames = Frames::default();
         for (bytes, is_event) in [
             (&b"\x81\x04{\"ev"[..], true),
-            // Frames of one message; a ping is none.
+            // Frames of one message; a ping does not count.
             (b"\x01\x02{\"\x89\x01x\x80\x02ev", true),
             (b"\x81\x03{\"e", false),
             (b"\x81\x00", false),

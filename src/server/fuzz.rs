@@ -1,4 +1,4 @@
-//! Ways in for `./dev fuzz`: parsers of untrusted input that are nobody else's business.
+//! Entry points for `./dev fuzz`: parsers of untrusted input that are otherwise private.
 
 use std::sync::{Arc, Mutex};
 
@@ -24,12 +24,12 @@ use super::tokens::oidc;
 use podwright_api::stream::{Frame, FrameCodec, STDIN, STDOUT};
 use podwright_api::{Object, User};
 
-/// What a client of SPDY/3.1 sends, up to its end: how many streams it opened, and how many bytes came by them.
+/// What a client of SPDY/3.1 sends, up to its end: returns how many streams it opened, and how many bytes they carried.
 pub async fn spdy(sent: &[u8]) -> (usize, usize) {
     let (server, mut client) = tokio::io::duplex(64 << 10);
     let mut session = Session::start(server, None, account());
     let feed = async {
-        // Rubbish ends the connection early.
+        // Invalid input ends the connection early.
         let _ = client.write_all(sent).await;
         let _ = client.shutdown().await;
         let _ = tokio::io::copy(&mut client, &mut tokio::io::sink()).await;
@@ -43,7 +43,7 @@ pub async fn spdy(sent: &[u8]) -> (usize, usize) {
                 let mut length = 0;
                 while let Some(bytes) = reader.read().await {
                     length += bytes.len();
-                    // A client that is gone hears nothing.
+                    // The client may be gone.
                     let _ = writer.write(Bytes::from_static(b"heard")).await;
                 }
                 length
@@ -60,14 +60,14 @@ pub async fn spdy(sent: &[u8]) -> (usize, usize) {
     told
 }
 
-/// What a client of an exec sends by WebSocket frames in a subprotocol, up to its end: what the node hears of it. The node
-/// answers each frame.
+/// What an exec client sends in WebSocket frames with a subprotocol, up to its end: returns what reaches the node. The node answers
+/// each frame.
 pub async fn websocket(protocol: &str, sent: &[u8]) -> Vec<Frame> {
     let (server, client) = tokio::io::duplex(64 << 10);
     let (ours, node) = tokio::io::duplex(64 << 10);
     let (mut answers, mut sender) = tokio::io::split(client);
     let feed = async {
-        // Rubbish ends the connection early.
+        // Invalid input ends the connection early.
         let _ = sender.write_all(sent).await;
         let _ = sender.shutdown().await;
     };
@@ -84,7 +84,7 @@ pub async fn websocket(protocol: &str, sent: &[u8]) -> Vec<Frame> {
         let mut node = Framed::new(node, FrameCodec);
         let mut heard = Vec::new();
         while let Some(Ok(frame)) = node.next().await {
-            // A session that has ended hears nothing.
+            // The session may have ended.
             let _ = node.send(Frame { channel: STDOUT, payload: frame.payload.clone() }).await;
             heard.push(frame);
         }
@@ -103,7 +103,7 @@ pub(super) fn account() -> Arc<Account> {
     Account::new(Bodies::new(&limits).of(&User::default()), limits.body)
 }
 
-/// How a client of port-forward speaks: WebSocket channels, with this subprotocol; SPDY; SPDY inside of a WebSocket.
+/// The transport of a port-forward client: WebSocket channels with this subprotocol; SPDY; SPDY inside a WebSocket.
 #[derive(Clone, Copy, Debug)]
 pub enum Forward<'a> {
     Channels(&'a str),
@@ -111,8 +111,8 @@ pub enum Forward<'a> {
     Tunnel,
 }
 
-/// What a client of a port-forward sends up to its end: each connection into the Pod, its port and the bytes that came there. The
-/// Pod says back what it hears. Channels are for `wanted`.
+/// What a port-forward client sends up to its end: returns each connection into the Pod with its port and number of bytes. The Pod
+/// echoes. Channels are for `wanted`.
 pub async fn forward(by: Forward<'_>, wanted: Vec<u16>, sent: &[u8]) -> Vec<(u16, usize)> {
     let heard: Arc<Mutex<Vec<(u16, usize)>>> = Arc::default();
     let (server, client) = tokio::io::duplex(64 << 10);
@@ -135,7 +135,7 @@ pub async fn forward(by: Forward<'_>, wanted: Vec<u16>, sent: &[u8]) -> Vec<(u16
                 if let Ok(mut pod) = pod.lock() {
                     pod[place].1 += frame.payload.len();
                 }
-                // A session that has ended hears nothing.
+                // The session may have ended.
                 let _ = node.send(Frame { channel: STDOUT, payload: frame.payload }).await;
             }
         });
@@ -143,7 +143,7 @@ pub async fn forward(by: Forward<'_>, wanted: Vec<u16>, sent: &[u8]) -> Vec<(u16
     }));
     let (mut answers, mut sender) = tokio::io::split(client);
     let feed = async {
-        // Rubbish ends the connection early.
+        // Invalid input ends the connection early.
         let _ = sender.write_all(sent).await;
         let _ = sender.shutdown().await;
     };
@@ -167,25 +167,25 @@ pub async fn forward(by: Forward<'_>, wanted: Vec<u16>, sent: &[u8]) -> Vec<(u16
     heard.lock().map(|mut heard| std::mem::take(&mut *heard)).unwrap_or_default()
 }
 
-/// Whether a request for a certificate, in PEM, is one that may be signed.
+/// Whether a certificate request, in PEM, may be signed.
 pub fn certificate_request(pem: &str) -> Result<(), String> {
     let spec = json!({"request": STANDARD.encode(pem), "signerName": "kubernetes.io/kube-apiserver-client",
         "usages": ["client auth"], "username": "someone"});
     check_request(&Object(json!({"spec": spec}))).map_err(|why| why.to_string())
 }
 
-/// The `response` of what a webhook answered to the question `u`.
+/// The `response` of a webhook's answer to the request `u`.
 pub fn webhook_answer(answer: Value, mutating: bool) -> Result<Value, String> {
     exchange::response_of(answer, &json!("admission.k8s.io/v1"), "u", mutating).map_err(|why| why.to_string())
 }
 
-/// The objects of what a webhook answered to the question `u`: one Widget in version v2, converted.
+/// The objects of a conversion webhook's answer to the request `u`: one Widget converted to v2.
 pub fn converted(answer: Value) -> Result<Object, String> {
     let objects = conversion_review::objects_of(answer, "u", "Widget", "example.com/v2", 1);
     objects.map(|mut objects| objects.remove(0)).map_err(|why| why.to_string())
 }
 
-/// How many keys an OpenID Connect issuer's document has, and whether one of them has signed a token.
+/// The number of keys in an OpenID Connect issuer's key document, and whether one of them has signed a token.
 pub fn issuer_keys(document: &[u8], token: &str) -> Result<(usize, bool), String> {
     let keys = oidc::published(document).map_err(|why| why.to_string())?.keys;
     let mut validation = Validation::new(Algorithm::ES256);

@@ -5,7 +5,7 @@ use podwright_api::{Response, Status, request::Body};
 use super::{Server, list, resolved_request::ResolvedRequest};
 
 impl Server {
-    /// One object. It waits until the cache shows all acknowledged writes, unless an older state will do.
+    /// One object. Waits until the cache shows all acknowledged writes, unless the request accepts older state.
     pub(super) async fn get(&self, call: &ResolvedRequest) -> Result<Response, Status> {
         match list::revision_option(call)? {
             None => self.cache.fresh().await?,
@@ -20,12 +20,12 @@ impl Server {
     }
 }
 
-/// The answer with one object.
+/// The response with one object.
 pub(super) fn object(bytes: bytes::Bytes, created: bool) -> Response {
     Response { body: Body::Object { bytes, created }, warnings: Vec::new() }
 }
 
-/// The answer with a `Status`.
+/// The response with a `Status`.
 pub(super) fn status(status: Status) -> Response {
     Response { body: Body::Status(Box::new(status)), warnings: Vec::new() }
 }

@@ -1,4 +1,4 @@
-//! Whether the server is well: the checks behind `/healthz`, `/livez` and `/readyz`, by upstream's names, and JSON-RPC's `health`.
+//! Health of the server: the checks behind `/healthz`, `/livez` and `/readyz`, by upstream's names, and JSON-RPC's `health`.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use podwright_store::Error as StoreError;
 
 const TIMEOUT: Duration = Duration::from_secs(2);
 const ALL: &[&str] = &["healthz", "livez", "readyz"];
-/// Each check, and which questions it is part of. `etcd` is the store, whatever it is: that it answers, and that its file is not in
-/// trouble. `etcd-readiness` proves that a write can be made durable.
+/// Each check, and the endpoints that include it. `etcd` is the store, whichever it is: it answers, and its file has no problem.
+/// `etcd-readiness` proves that writes can be made durable.
 const CHECKS: &[(&str, &[&str])] =
     &[("ping", ALL), ("etcd", ALL), ("etcd-readiness", &["readyz"]), ("watch-cache", ALL)];
 
-/// What a check found; `None`: it was excluded.
+/// The result of a check; `None`: it was excluded.
 pub struct Checked {
     pub name: &'static str,
     pub result: Option<Result<(), CheckError>>,
@@ -25,7 +25,7 @@ pub struct Checked {
 /// Why a check failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
-    /// There is no answer in time.
+    /// No answer in time.
     #[error("no answer within {} s", TIMEOUT.as_secs())]
     Late,
     #[error("{0}")]
@@ -35,7 +35,8 @@ pub enum CheckError {
     Cache(Status),
 }
 
-/// Why a check failed, for who may know: it may name files, and everybody may ask. (Upstream says it to nobody.)
+/// Why a check failed, for privileged users only: it may name files, and anybody may call these endpoints. (Upstream hides it from
+/// everybody.)
 pub fn shown(why: &CheckError, user: &User) -> Cow<'static, str> {
     if user.is_in(MASTERS) { why.to_string().into() } else { "reason withheld".into() }
 }
@@ -47,7 +48,7 @@ impl Checked {
 }
 
 impl Server {
-    /// Runs the checks of `healthz`, `livez` or `readyz`, or the one that is named; `None`: there is none of that name.
+    /// Runs the checks of `healthz`, `livez` or `readyz`, or a single one by name; `None` if there is no such check.
     pub async fn health(&self, of: &str, only: Option<&str>, excluded: &[&str]) -> Option<Vec<Checked>> {
         let asked = CHECKS.iter().filter(|(name, parts)| parts.contains(&of) && only.is_none_or(|only| only == *name));
         let kind = ALL.iter().copied().find(|kind| *kind == of).unwrap_or("other");
@@ -80,7 +81,7 @@ impl Server {
         }
     }
 
-    /// The same for JSON-RPC, for those who may `get` the path: `{"status": "ok", "checks": [{"name": ..., "status": ...}]}`.
+    /// The same for JSON-RPC users who may `get` the path: `{"status": "ok", "checks": [{"name": ..., "status": ...}]}`.
     pub async fn health_report(&self, user: &User, of: &str, excluded: &[String]) -> Result<Value, Status> {
         self.authorizer.authorize_path(user, "get", &format!("/{of}"))?;
         let excluded: Vec<&str> = excluded.iter().map(String::as_str).collect();

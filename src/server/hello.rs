@@ -1,7 +1,7 @@
-//! The first message of a TLS handshake (ClientHello), read whole before anything is done about it.
+//! The first message of a TLS handshake (ClientHello), read completely before it is processed.
 //!
-//! A client may cut it into as many records as it has bytes, and send each in a packet of its own; whoever puts it together looks at
-//! what he has each time. Here that is a few lengths, and what comes of it is handed on at once.
+//! A client may split it into as many records as it has bytes, each in a packet of its own, and reassembly inspects everything
+//! received each time. Here that is only a few lengths, and the complete message is then handed on at once.
 
 use std::io;
 use std::pin::Pin;
@@ -9,26 +9,26 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
-/// The longest that is taken, and in how many records. (Those of clients that are used have 2 KiB at most, and are one record.)
+/// The longest message that is accepted, and its most records. (Common clients send at most 2 KiB in one record.)
 const LONGEST: usize = 16 << 10;
 const RECORDS: usize = 32;
-/// What is read at once.
+/// How much is read at once.
 const PIECE: usize = 4 << 10;
 
-/// A record's header, and a message's: RFC 8446, 5.1 and 4.
+/// The header lengths of a record and of a message: RFC 8446, 5.1 and 4.
 const HEADER: usize = 5;
 const HANDSHAKE: u8 = 22;
 const MESSAGE: usize = 4;
 const CLIENT_HELLO: u8 = 1;
 
-/// A stream whose beginning was read already.
+/// A stream whose beginning has been read.
 pub(super) struct Begun<S> {
     read: Vec<u8>,
     taken: usize,
     stream: S,
 }
 
-/// Reads the message; an error: it is none, or too long.
+/// Reads the message; fails if it is invalid or too long.
 pub(super) async fn read<S: AsyncRead + Unpin>(mut stream: S) -> io::Result<Begun<S>> {
     let mut read = Vec::with_capacity(PIECE);
     while !is_whole(&read)? {
@@ -39,10 +39,10 @@ pub(super) async fn read<S: AsyncRead + Unpin>(mut stream: S) -> io::Result<Begu
     Ok(Begun { read, taken: 0, stream })
 }
 
-/// Whether all of the message is there.
+/// Whether the message is complete.
 fn is_whole(mut read: &[u8]) -> io::Result<bool> {
     let refused = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidData, why));
-    // The bytes of the message in the records before.
+    // The message header, collected from the records so far.
     let mut message = [0; MESSAGE];
     let mut have = 0;
     for _ in 0..RECORDS {
@@ -123,7 +123,7 @@ mod tests {
 
     use super::*;
 
-    /// A message of so many bytes, in records of so many.
+    /// A message of this length, in records of this length.
     fn hello(length: usize, of_record: usize) -> Vec<u8> {
         let mut message = vec![7; length];
         message[..MESSAGE].copy_from_slice(&((length - MESSAGE) as u32 | 1 << 24).to_be_bytes());
@@ -147,7 +147,7 @@ mod tests {
         for end in 0..hello(500, 20).len() {
             assert!(!is_whole(&sent[..end]).unwrap(), "{end}");
         }
-        // Its own length may be cut as well.
+        // Its own length may be split as well.
         assert!(begun(&hello(32, 1)).await.is_ok());
     }
 

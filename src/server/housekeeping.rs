@@ -1,4 +1,4 @@
-//! What the server does by the clock: history is forgotten, Events expire, idle watchers are told the revision.
+//! Periodic work of the server: compacting history, expiring Events, and sending bookmarks to idle watchers.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -11,21 +11,21 @@ use podwright_store::{Compare, Durability, Revision, Txn, Write};
 
 use super::Server;
 
-/// How often history is looked at.
+/// How often the size of history is checked.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// How often old history is forgotten, and how much is kept. Upstream compacts etcd every five minutes.
+/// How often old history is compacted, and how much is kept. Upstream compacts etcd every five minutes.
 const COMPACT_EVERY: SignedDuration = SignedDuration::from_mins(1);
 const KEEP: SignedDuration = SignedDuration::from_mins(5);
-/// So many bytes of it at most, and what is written until it is looked at again: one object of a megabyte can be written a hundred times
-/// a second, and no quota counts that.
+/// The most bytes of history, plus what is written until the next check: an object of a megabyte can be written a hundred times a
+/// second, and no quota counts that.
 const KEEP_BYTES: u64 = 1 << 30;
-/// How long an Event is kept after it was last seen, and how often that is looked at.
+/// How long an Event is kept after it was last seen, and how often that is checked.
 const EVENT_TTL: SignedDuration = SignedDuration::from_hours(1);
 const EXPIRE_EVERY: Duration = Duration::from_secs(300);
-/// How often a watcher that wants bookmarks gets one.
+/// How often a watcher that allows bookmarks gets one.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 
-/// Runs `step` every so often, for as long as the server lives.
+/// Runs `step` periodically, for as long as the server lives.
 pub(super) async fn every<F>(server: Weak<Server>, period: Duration, mut step: impl FnMut(Arc<Server>) -> F)
 where
     F: Future<Output = ()>,
@@ -38,7 +38,7 @@ where
 }
 
 impl Server {
-    /// The server's loops.
+    /// Starts the server's loops.
     pub(super) fn start_housekeeping(self: &Arc<Server>) {
         let weak = Arc::downgrade(self);
         let mut history = History::default();
@@ -62,14 +62,14 @@ impl Server {
         }
     }
 
-    /// Removes the Events that were last seen longer ago than they are kept.
+    /// Removes Events whose last occurrence is too old.
     pub async fn expire_events(&self) {
         let Some(kind) = kinds::lookup("events") else { return };
         let now = self.env.now();
         let all: Vec<_> = self.cache.resource(kind).read().items.values().cloned().collect();
         let old: Vec<_> = all.into_iter().filter(|item| is_old(&item.bytes, now)).collect();
         for item in old {
-            // One transaction each: an Event that was seen again meanwhile stays.
+            // One transaction each: an Event that occurred again meanwhile stays.
             let txn = Txn {
                 compares: vec![Compare::Unchanged(item.key.to_string(), item.revision)],
                 writes: vec![Write::Delete(item.key.to_string())],
@@ -83,7 +83,7 @@ impl Server {
     }
 }
 
-/// Where history was at some time: the newest revision, and how many bytes had been written.
+/// A point in history: the newest revision, and how many bytes had been written.
 #[derive(Clone, Copy)]
 struct Mark {
     at: Timestamp,
@@ -91,16 +91,16 @@ struct Mark {
     written: u64,
 }
 
-/// What decides how much history is kept.
+/// Decides how much history is kept.
 #[derive(Default)]
 struct History {
     marks: VecDeque<Mark>,
-    /// When old history was forgotten last.
+    /// The time of the last compaction.
     forgotten: Option<Timestamp>,
 }
 
 impl History {
-    /// Notes where history is now, and finds the revision that was the newest when what is kept began, if anything is to be forgotten.
+    /// Records the current point in history; returns the revision to compact to, if it is time.
     fn keep_from(&mut self, now: Mark) -> Option<Revision> {
         let since = |at: Timestamp| now.at.duration_since(at);
         let is_due = self.forgotten.is_none_or(|at| since(at) >= COMPACT_EVERY);
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(look(358, 50, 400), Some(20), "what was the newest five minutes ago");
         assert_eq!(look(363, 60, KEEP_BYTES + 200), None);
         assert_eq!(look(368, 70, KEEP_BYTES + 350), Some(40), "more than that is kept of nothing, however young");
-        // A clock that is set back makes nothing old.
+        // A clock that is set back expires nothing.
         assert_eq!(look(-3600, 80, KEEP_BYTES + 350), None);
     }
 }

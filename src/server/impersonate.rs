@@ -1,4 +1,4 @@
-//! Being someone else, for those who may: the `Impersonate-*` headers.
+//! Impersonation for authorized users: the `Impersonate-*` headers.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +10,14 @@ use podwright_api::{Status, User};
 
 const AUTHENTICATION: &str = "authentication.k8s.io";
 
-/// Who a request wants to be. Faces read it from their headers with [`Impersonation::add`].
+/// The user that a request impersonates. Faces fill it from headers with [`Impersonation::add`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Impersonation {
     wanted: User,
 }
 
 impl Impersonation {
-    /// Takes in one header; others than `Impersonate-*` mean nothing.
+    /// Takes in one header; other headers than `Impersonate-*` are ignored.
     pub fn add(&mut self, header: &str, value: &str) {
         let header = header.to_ascii_lowercase();
         match header.as_str() {
@@ -34,20 +34,20 @@ impl Impersonation {
 }
 
 impl Server {
-    /// The user that a request is made as: its own, or the one it names, if its own may impersonate all that makes that one.
-    /// What it takes to find out is the work of who asks.
+    /// The effective user of a request: its own, or the impersonated one, if the former may impersonate all of its attributes. The
+    /// lookups count as the requestor's work.
     pub async fn impersonate(&self, user: User, asked: &Impersonation) -> Result<User, Status> {
         if asked.wanted == User::default() {
             return Ok(user);
         }
         let (asker, wanted) = (user.clone(), &asked.wanted);
-        // Each name is a decision about who asks.
+        // Each name is an authorization decision.
         let names = 1 + wanted.groups.len() + wanted.extra.values().map(Vec::len).sum::<usize>();
         let size = self.authorizer.weight_of_decisions(&asker, "", names);
         let becoming = self.large.part(&asker, size, |_| self.become_another(user, wanted));
         let whom = self.limiters.cpu.measured(&asker, becoming).await??;
-        // What is asked under all these names must not take longer than a decision may. (What it asks names a namespace, of which
-        // the same is demanded there.)
+        // Decisions about the impersonated user must not take too long either. (They are checked again with the request's
+        // namespace.)
         self.authorizer.bound(&whom, "")?;
         Ok(whom)
     }
@@ -70,7 +70,7 @@ impl Server {
             None => Attributes { name: &wanted.name, ..Attributes::new(&user, "impersonate", "", "users") },
         };
         self.authorize(&as_what).await?;
-        // Of each it may have to be looked into all that the user is bound to: others go first in between.
+        // Each decision may search all of the user's bindings: others run in between.
         for group in &wanted.groups {
             give_way().await;
             self.authorize(&Attributes { name: group, ..Attributes::new(&user, "impersonate", "", "groups") }).await?;
@@ -92,14 +92,14 @@ impl Server {
     }
 }
 
-/// Namespace and name of a ServiceAccount's user name; another one is a plain user's, however it begins.
+/// The namespace and name in a ServiceAccount's user name; any other name is an ordinary user's, even with that prefix.
 fn account_of(name: &str) -> Option<(&str, &str)> {
     let (namespace, name) = name.strip_prefix("system:serviceaccount:")?.split_once(':')?;
     let valid = names::dns1123_label(namespace).is_empty() && names::dns1123_subdomain(name).is_empty();
     valid.then_some((namespace, name))
 }
 
-/// With the groups that everyone of his sort is in.
+/// Adds the groups that all users of this type have.
 fn complete(mut user: User, account: Option<(&str, &str)>) -> User {
     if let Some((namespace, _)) = account
         && user.groups.is_empty()
@@ -116,7 +116,7 @@ fn complete(mut user: User, account: Option<(&str, &str)>) -> User {
     user
 }
 
-/// A header's name cannot hold every character: keys are percent-encoded. What is wrongly encoded stays as it is.
+/// Header names cannot hold every character: keys are percent-encoded. Invalid encodings stay as they are.
 fn unescaped(key: &str) -> String {
     let mut bytes = key.bytes();
     let mut out = Vec::with_capacity(key.len());

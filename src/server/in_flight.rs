@@ -1,19 +1,19 @@
-//! What a WebSocket of JSON-RPC was asked and has not answered: the library below makes a task of each message, however short it
-//! is, so they are counted, and the next ones are not read before there is a place.
+//! Unanswered JSON-RPC messages of a WebSocket: the library below makes a task of each message, however short, so they are counted,
+//! and reading pauses at the limit.
 //!
-//! Each message that is read is answered by one that is no event, or is a notification (or a batch of them), of which our layer of
-//! the library says so (`calls`). So what is unanswered is known exactly: messages read, less answers written and notifications.
+//! Each message is answered by one that is not an event, or is a notification (or a batch of them), which our layer of the library
+//! reports (`calls`). So the number of unanswered messages is exact: those read, less answers written and notifications.
 
 use tokio_util::sync::CancellationToken;
 
 use super::frames::Frames;
 use super::limits::BodyBytes;
 
-/// How many may be unanswered on one connection, the calls of a batch each: as many as one batch has.
+/// The most unanswered messages of one connection, counting each call of a batch: the size of one batch.
 pub(super) const MOST: usize = super::rpc::wire::MAX_BATCH as usize;
-/// What each counts for on its user's account until it is answered: its task, its call, and an answer that has no room of its own.
+/// What each counts for on its user's account until it is answered: its task, its call, and an answer without room of its own.
 pub(super) const EACH: usize = 4 << 10;
-/// How an event of a subscription begins; an answer has an id there, or is a list.
+/// The beginning of a subscription's event; an answer has an id there, or is a list.
 const EVENT: &[u8] = b"{\"jsonrpc\":\"2.0\",\"method\":";
 
 /// The account of one connection.
@@ -21,28 +21,28 @@ const EVENT: &[u8] = b"{\"jsonrpc\":\"2.0\",\"method\":";
 pub(super) struct InFlight {
     taken: Option<BodyBytes>,
     messages: usize,
-    /// Calls of batches, beyond one a batch.
+    /// Calls of batches, beyond the first of each.
     calls: usize,
 }
 
-/// Why a message is not read yet.
+/// Why reading must wait.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// Others are to be answered first.
+    /// Too many are unanswered.
     Answers,
     /// Its user has no room.
     Room,
 }
 
 impl InFlight {
-    /// From now on it counts. Cancelled when it has given way to others: the connection is to end.
+    /// Starts counting. The token is cancelled when the connection must make room for others, and has to end.
     pub fn start(&mut self, taken: BodyBytes) -> CancellationToken {
         let lost = taken.lost();
         self.taken = Some(taken);
         lost
     }
 
-    /// One more message is read.
+    /// One more message was read.
     pub fn enter(&mut self) -> Result<(), Wait> {
         if self.messages > 0 && self.messages + self.calls >= MOST {
             return Err(Wait::Answers);
@@ -54,7 +54,7 @@ impl InFlight {
         Ok(())
     }
 
-    /// One of them has been answered, or never will be.
+    /// One message was answered, or never will be.
     pub fn answered(&mut self) {
         if let Some(left) = self.messages.checked_sub(1) {
             self.messages = left;
@@ -62,7 +62,7 @@ impl InFlight {
         }
     }
 
-    /// So many calls of a batch are worked on one after the other, or are no more.
+    /// Adds the calls of a batch that run one after the other, or removes them.
     pub fn batch(&mut self, calls: usize) {
         self.calls += calls.saturating_sub(1);
     }
@@ -71,16 +71,16 @@ impl InFlight {
     }
 }
 
-/// What is written on the connection: the head of the answer that makes it a WebSocket, then frames.
+/// What is written on the connection: the head of the upgrade response, then frames.
 #[derive(Default)]
 pub(super) struct Written {
-    /// How much of its end the last bytes of the head are; `None` behind it.
+    /// How much of the head's end the last bytes match; `None` after it.
     head: Option<usize>,
     frames: Option<Frames>,
 }
 
 impl Written {
-    /// How many answers have gone out with these bytes.
+    /// How many answers were written with these bytes.
     pub fn answers(&mut self, mut bytes: &[u8]) -> usize {
         const END: &[u8] = b"\r\n\r\n";
         let mut answers = 0;
@@ -101,7 +101,7 @@ impl Written {
         answers
     }
 
-    /// Whether a frame may be written.
+    /// Whether a frame may be written now.
     pub fn is_between(&self) -> bool {
         self.frames.is_some_and(|frames| frames.is_between())
     }

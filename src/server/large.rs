@@ -1,9 +1,9 @@
-//! Large requests: decoding, merging and validating one may take a CPU for a second. That is done beside the workers which
-//! everybody else's requests wait for, by few at once, and one CPU is left to the others.
+//! Large requests: decoding, merging and validating one may take a CPU for a second. This runs beside the workers that serve all
+//! other requests, few at once, and leaves one CPU to the others.
 //!
-//! A request is large by its body, by the object that it changes, or by what the rules about it may take; a read by what it looks
-//! at, and by what is to be made of what it found. It waits for a place, which the user with the fewest gets first, and then runs in
-//! turns: from one point where it waits (for the store, a webhook) to the next it holds a CPU, while it waits it holds none.
+//! A request is large by its body, by the object that it changes, or by what its rules may take; a read by what it searches, and by
+//! what is built from the result. It waits for a place, which the user with the fewest gets first, and then runs in turns: from one
+//! await (of the store, a webhook) to the next it holds a CPU, while it waits it holds none.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -17,13 +17,13 @@ use super::Server;
 use super::limits::{Held, InflightLimiter, Limits, Seat};
 use podwright_api::{Kind, Request, Status, User, Verb};
 
-/// From how many bytes on a request is large. What is smaller takes less than what changing threads for it is worth.
+/// From how many bytes on a request is large. Smaller ones take less than changing threads.
 pub(super) const LARGE: usize = 64 << 10;
 
-/// How many bytes of a body take as long as looking one requirement of a selector up in one object.
+/// How many bytes of a body cost as much as one lookup of a selector's requirement in an object.
 const LOOKUP: usize = 8;
 
-/// How many bytes of a body take as long as one step of an evaluation.
+/// How many bytes of a body cost as much as one step of an evaluation.
 const STEP: usize = 4;
 
 /// How many steps take as long as what is no large request takes at most.
@@ -32,15 +32,15 @@ pub(super) const AT_ONCE: u64 = (LARGE / STEP) as u64;
 /// How many bytes take as long to copy as one takes to decode.
 const COPY: usize = 64;
 
-/// What one value of a tree takes in memory beside its text, in bytes of a body: an ordinary one becomes some 13 times its bytes,
-/// and a value some 200. What is in an object has a name and a place by it: an object counts twice.
+/// What one value of a tree takes in memory besides its text, in bytes of a body: an ordinary body becomes some 13 times its size,
+/// and a value some 200 bytes. A member of an object also has a name and a slot: an object counts twice.
 const NODE: usize = 16;
 
-/// From so many values on (98,304) a request lies in memory for itself: it may have hundreds of times its bytes, with all that is
-/// made of it.
+/// From this many values on (98,304) a request is alone in memory: it may take hundreds of times its bytes, with everything derived
+/// from it.
 const HUGE: usize = 3 << 19;
 
-/// What a body becomes.
+/// The size of a body once decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BodySize {
     /// In bytes of a request.
@@ -53,7 +53,7 @@ impl BodySize {
         BodySize::of(bytes, values_of(bytes))
     }
 
-    /// Of YAML, whose strings are not known before it is read.
+    /// Of YAML, whose strings are not known before parsing.
     pub fn of_yaml(bytes: &[u8]) -> BodySize {
         let of_byte = |byte: &u8| match byte {
             b',' | b'[' | b'\n' | b'-' | b':' => 1,
@@ -73,7 +73,7 @@ impl BodySize {
         BodySize { bytes: bytes.len().max(of_values), is_huge: of_values >= HUGE }
     }
 
-    /// With so much more.
+    /// Adds to it.
     pub fn and(self, more: usize) -> BodySize {
         BodySize { bytes: self.bytes.saturating_add(more), ..self }
     }
@@ -106,32 +106,32 @@ pub(super) fn values_of(json: &[u8]) -> usize {
 pub(super) struct Weighed(());
 
 impl Weighed {
-    /// For what the server does by itself, and for objects that administrators alone write. Never for what a user has written and
-    /// chooses to ask about: [`LargeRequests::part`] is for that.
+    /// For the server's own work, and for objects that only administrators write. Never for objects that users write and may
+    /// request: use [`LargeRequests::part`] for those.
     pub fn own() -> Weighed {
         Weighed(())
     }
 }
 
 tokio::task_local! {
-    /// Set for what runs as a large request.
+    /// Set while a large request runs.
     static LARGE_NOW: ();
 }
 
-/// How many large requests may lie decoded in memory, for each CPU that works on them: the tree of one has many times its bytes.
+/// How many large requests may be decoded in memory, per CPU that works on them: their trees take many times their bytes.
 const PLACES: usize = 4;
 
 /// Where large requests wait and run.
 pub(super) struct LargeRequests {
     places: Arc<InflightLimiter>,
-    /// Where huge ones wait for each other.
+    /// Serializes huge ones.
     huge: Arc<InflightLimiter>,
     cpus: Arc<InflightLimiter>,
-    /// How many turns there have been.
+    /// Counts turns.
     turns: AtomicU64,
 }
 
-/// What looking so many requirements up takes, in bytes of a request.
+/// The cost of this many lookups of requirements, in bytes of a request.
 pub(super) fn of_lookups(count: usize) -> usize {
     count.saturating_mul(LOOKUP)
 }
@@ -147,7 +147,7 @@ pub(super) fn of_rules(kind: &Kind) -> usize {
     usize::try_from(steps).unwrap_or(usize::MAX).saturating_mul(STEP)
 }
 
-/// What copying so many bytes takes, in bytes of a request.
+/// The cost of copying this many bytes, in bytes of a request.
 pub(super) fn of_copies(bytes: usize) -> usize {
     bytes / COPY
 }
@@ -164,7 +164,7 @@ impl LargeRequests {
         }
     }
 
-    /// How many large requests may lie decoded in memory.
+    /// How many large requests may be decoded in memory.
     pub fn places(&self) -> usize {
         self.places.seats()
     }
@@ -174,7 +174,7 @@ impl LargeRequests {
         self.turns.load(Ordering::Relaxed)
     }
 
-    /// Waits until a user's request of this size may be decoded; the small ones, and the superuser's, may at once.
+    /// Waits until a user's request of this size may be decoded; small ones, and the superuser's, do not wait.
     pub async fn enter(&self, user: &User, size: usize) -> Result<Option<Seat>, Status> {
         match size < LARGE || user.is_in("system:masters") {
             true => Ok(None),
@@ -182,7 +182,7 @@ impl LargeRequests {
         }
     }
 
-    /// The same for one with a body, by what that becomes.
+    /// The same for a request with a body, by its decoded size.
     pub async fn enter_body(&self, user: &User, size: BodySize) -> Result<Option<Seat>, Status> {
         match size.is_huge && !user.is_in("system:masters") {
             true => self.huge.enter(user).await.map(Some),
@@ -190,7 +190,7 @@ impl LargeRequests {
         }
     }
 
-    /// The same for a part of a request that turns out to be large; what is part of a large one has its place.
+    /// The same for a part of a request that turns out to be large; a part of a large request uses that one's place.
     pub async fn enter_part(&self, user: &User, size: usize) -> Result<Option<Seat>, Status> {
         match LARGE_NOW.try_with(|()| ()).is_ok() {
             true => Ok(None),
@@ -198,8 +198,8 @@ impl LargeRequests {
         }
     }
 
-    /// The same for what somebody else's program has answered to a request. What is huge lies in memory for itself, unless the
-    /// request does already.
+    /// The same for an external program's answer to a request. A huge answer waits to be alone in memory, unless its request
+    /// already is.
     pub async fn enter_answer(&self, user: &User, size: BodySize) -> Result<Option<Seat>, Status> {
         match size.is_huge && !Held::is_in(&self.huge) {
             true => self.enter_body(user, size).await,
@@ -207,7 +207,7 @@ impl LargeRequests {
         }
     }
 
-    /// Does a part of a user's request, which turns out to be of this size: waits for a place, and takes turns.
+    /// Runs a part of a user's request with this size: waits for a place, and takes turns.
     pub async fn part<F: Future>(
         &self,
         user: &User,
@@ -218,8 +218,8 @@ impl LargeRequests {
         Ok(self.run(user, size, work(Weighed(()))).await)
     }
 
-    /// Does the work of a user's request of this size. What a large request has done within it is part of it. Of those who wait
-    /// for a CPU the user goes first who has had least of it.
+    /// Runs a user's request of this size. Nested large work is part of it. Among those waiting for a CPU the user who has had the
+    /// least goes first.
     pub async fn run<F: Future>(&self, user: &User, size: usize, work: F) -> F::Output {
         if size < LARGE || LARGE_NOW.try_with(|()| ()).is_ok() {
             return work.await;
@@ -240,7 +240,7 @@ impl LargeRequests {
             };
             let mut next = pin!(self.cpus.turn(user));
             if again {
-                // It has only let others go first: it waits in the line before its CPU goes to somebody there.
+                // It was woken only to yield: it queues before its CPU is given to the next waiter.
                 let asked = futures::poll!(next.as_mut());
                 drop(cpu);
                 cpu = match asked {
@@ -256,7 +256,7 @@ impl LargeRequests {
     }
 }
 
-/// Notes whether it was woken, and tells whom that concerns.
+/// A waker that records whether it was called.
 struct Noted {
     waker: Waker,
     woken: AtomicBool,
@@ -269,7 +269,7 @@ impl Wake for Noted {
     }
 }
 
-/// Runs what takes long on a thread that nobody waits for. (A runtime of one thread has no other.)
+/// Runs long work on a blocking thread. (A single-threaded runtime has none.)
 pub(super) fn aside<T>(work: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|handle| handle.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
@@ -277,8 +277,8 @@ pub(super) fn aside<T>(work: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Lets others go first, within the work of a large request: its next turn comes when its user's does. (tokio's own `yield_now`
-/// wakes the task only when its thread has nothing else to do, which would lose the place in the line.)
+/// Yields to others within a large request: its next turn comes when its user's does. (tokio's own `yield_now` wakes the task only
+/// when its thread is idle, which would lose its place in the queue.)
 pub(super) async fn give_way() {
     let mut given = false;
     poll_fn(|context| match std::mem::replace(&mut given, true) {
@@ -291,7 +291,7 @@ pub(super) async fn give_way() {
     .await;
 }
 
-/// Until the task is woken by what it waits for.
+/// Waits until something wakes the task.
 async fn woken() {
     let mut asked = false;
     poll_fn(|_| match std::mem::replace(&mut asked, true) {
@@ -302,8 +302,8 @@ async fn woken() {
 }
 
 impl Server {
-    /// How many bytes the object of a request has now, or, of a collection, how often a label is looked up; 0 where there is
-    /// nothing of that. With what it takes to decide about the request, which may be too much.
+    /// The cost of a request: the size of its object, or for a collection, its label lookups; 0 without either. Plus the cost of
+    /// authorizing it; an error if that is too much.
     pub(super) fn size_of(&self, request: &Request) -> Result<usize, Status> {
         let of_one = |kind: &'static podwright_api::Kind| {
             let kind = kind.stored();
@@ -311,7 +311,7 @@ impl Server {
             let item = self.cache.resource(kind).get(&kind.key(namespace, request.name.as_deref()?))?;
             Some(item.bytes.len())
         };
-        // A requirement has a few bytes, and each object is asked all of them.
+        // A requirement has a few bytes, and is checked against each object.
         let of_all = |kind: &'static podwright_api::Kind| {
             let requirements = request.options.label_selector.as_ref()?.len() / 4;
             Some(requirements.saturating_mul(self.cache.resource(kind.stored()).read().items.len()))
@@ -336,11 +336,11 @@ mod tests {
 
     use super::*;
 
-    /// Work that waits, works, and waits again, and notes how many work at once.
+    /// Work that waits, works, and waits again, and records how many work at once.
     async fn work(at_once: &AtomicUsize, most: &AtomicUsize, begin: oneshot::Receiver<()>) {
         begin.await.unwrap();
         most.fetch_max(at_once.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-        // The first waits for a second, however busy the machine is; others that are let in come meanwhile.
+        // The first takes a second, however busy the machine is, so that others may start meanwhile.
         let begun = std::time::Instant::now();
         while most.load(Ordering::SeqCst) < 2 && begun.elapsed() < Duration::from_secs(30) {
             std::thread::sleep(Duration::from_millis(1));
@@ -366,7 +366,7 @@ mod tests {
                 tokio::spawn(async move { large.run(&User::default(), LARGE, work(&at_once, &most, begun)).await })
             })
             .collect();
-        // All of them wait, and nobody holds a CPU: the last one comes first.
+        // All of them wait, and none holds a CPU: the last one may run first.
         begins.pop().unwrap().send(()).unwrap();
         for begin in begins {
             begin.send(()).unwrap();
@@ -376,7 +376,7 @@ mod tests {
         }
         assert_eq!(most.load(Ordering::SeqCst), 2, "as many as there are CPUs for them");
 
-        // As many block as there are workers, and the runtime still answers.
+        // As many block as there are workers, and the runtime still responds.
         let large = Arc::new(LargeRequests {
             cpus: InflightLimiter::new(6, &Limits::default()),
             ..LargeRequests::new(&Limits::default())
@@ -393,7 +393,7 @@ mod tests {
                 tokio::spawn(async move { large.run(&User::default(), LARGE, async { wait() }).await })
             })
             .collect();
-        // This thread is none of the workers.
+        // This thread is not a worker.
         let begun = std::time::Instant::now();
         while blocking.load(Ordering::SeqCst) < 4 && begun.elapsed() < Duration::from_secs(30) {
             std::thread::sleep(Duration::from_millis(1));
@@ -414,14 +414,14 @@ mod tests {
         let empty = |count: usize| json(&format!("[{}]", vec!["{}"; count].join(",")));
         assert!(empty(LARGE / 16).bytes >= LARGE && !empty(LARGE / 16).is_huge);
         assert!(empty(HUGE / 3 / NODE).is_huge && !empty(HUGE / 3 / NODE - 1).is_huge);
-        // These become as much as they count for, like all others.
+        // These grow as estimated, like all others.
         let nested = json(&format!("[{}]", vec![r#"{"a":{"b":{"c":0}}}"#; 1000].join(",")));
         assert_eq!(nested.bytes, 7 * 1000 * NODE);
         assert_eq!(BodySize::of_yaml("a:\n b:\n  c: 0\n".repeat(1000).as_bytes()).bytes, 6 * 1000 * NODE);
-        // However long a text is, it is one value.
+        // However long a string is, it is one value.
         let text = format!("{{\"a\": \"{}\\\"{}\"}}", ",".repeat(HUGE), "[".repeat(HUGE));
         assert_eq!(json(&text), BodySize { bytes: text.len(), is_huge: false });
-        // A quotation mark in a comment hides nothing of YAML.
+        // A quotation mark in a comment hides no YAML.
         let yaml = format!("# \"\na: [{}]", "{},".repeat(HUGE / NODE / 2));
         assert!(BodySize::of_yaml(yaml.as_bytes()).is_huge);
         assert!(BodySize::of_yaml("- {}\n".repeat(HUGE / NODE / 3).as_bytes()).is_huge);
@@ -450,7 +450,7 @@ mod tests {
         let first = large.enter_body(&user, huge).await.unwrap();
         let mut next = pin!(large.enter_answer(&user, huge));
         assert!(futures::poll!(next.as_mut()).is_pending());
-        // It is part of the request that has the place already.
+        // It is part of the request that holds the place.
         let held = Held::new("a", None, first);
         let part = held.within(large.run(&user, HUGE, large.enter_answer(&user, huge)));
         assert!(part.await.unwrap().is_none());
@@ -472,7 +472,7 @@ mod tests {
             taken.push(large.enter(&greedy, LARGE).await.unwrap());
         }
         let (mut more, mut other) = (pin!(large.enter(&greedy, LARGE)), pin!(large.enter(&polite, LARGE)));
-        // What is left is for others.
+        // The rest is for others.
         assert!(futures::poll!(more.as_mut()).is_pending());
         let seat = futures::poll!(other.as_mut());
         assert!(seat.is_ready() && futures::poll!(more.as_mut()).is_pending());
@@ -481,7 +481,7 @@ mod tests {
         assert!(futures::poll!(more.as_mut()).is_ready());
     }
 
-    /// Three of the greedy one's requests work all the time, and each of its turns is long.
+    /// Three requests of the greedy user work all the time, with long turns.
     #[tokio::test]
     async fn a_user_of_many_large_requests_leaves_the_cpu_to_others() {
         let large = Arc::new(LargeRequests {
@@ -518,7 +518,7 @@ mod tests {
         for task in greedy {
             task.await.unwrap();
         }
-        // One or, where the machine is busy, two of the other's before each of its own; without a place in the line it is three.
+        // One or, on a busy machine, two of the other's before each of its own; without a place in the queue it is three.
         assert!(turns <= 64, "20 of its own among {turns}");
     }
 }

@@ -1,19 +1,18 @@
-//! What was made of objects lately, for watches above all: whoever asks for the same next has a share of it, as he has of the
-//! object itself.
+//! A cache of recently converted objects, mainly for watches: later requests for the same result share it, like the object itself.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 
-/// What is kept takes so many bytes together.
+/// The most bytes that are kept.
 const MOST: usize = 16 << 20;
-/// What is shorter is made as fast as it is found.
+/// Shorter results are computed as fast as looked up.
 const LEAST: usize = 512;
-/// What one entry takes beside its bytes.
+/// The overhead of an entry.
 const ENTRY: usize = 192;
 
-/// What something is made by: a row of the table of kinds, and which of several things.
+/// What an entry was made by: a row of the table of kinds, and one of several conversions.
 pub(super) type Maker = (usize, u8);
 
 pub(super) struct Lately<T>(Mutex<State<T>>);
@@ -25,7 +24,7 @@ struct State<T> {
     bytes: usize,
 }
 
-/// An object by its address: it is nobody else's as long as it is held here.
+/// An object by its address, which is unique while it is held here.
 type Key = (usize, usize, Maker);
 
 struct Made<T> {
@@ -41,7 +40,7 @@ impl<T> Default for Lately<T> {
 }
 
 impl<T: Clone> Lately<T> {
-    /// What was made of an object, or is made now; it has so many bytes.
+    /// The result for an object, from the cache or computed now; `bytes` is its size.
     pub fn get_or<E>(
         &self,
         of: &Bytes,
@@ -62,7 +61,7 @@ impl<T: Clone> Lately<T> {
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State<T>> {
-        // Nothing between its changes panics.
+        // No panic can occur between its changes.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -71,7 +70,7 @@ impl<T> State<T> {
     fn keep(&mut self, key: Key, made: Made<T>) {
         self.bytes += made.bytes;
         match self.made.insert(key, made) {
-            // Two have made the same.
+            // Two threads computed the same.
             Some(old) => self.bytes -= old.bytes,
             None => self.order.push_back(key),
         }
@@ -100,7 +99,7 @@ mod tests {
         };
         let objects: Vec<Bytes> = (0..20).map(|_| Bytes::from(vec![b' '; 1 << 20])).collect();
         assert_eq!([get(&objects[0], 1), get(&objects[0].clone(), 1), get(&objects[0], 2)], [1, 1, 2]);
-        // Another object of the same content is another one.
+        // Another object with the same content is a different one.
         assert_eq!(get(&objects[1], 1), 3);
         for of in &objects[2..] {
             get(of, 1);

@@ -1,29 +1,29 @@
 //! The API server: one pipeline for every request, generic over kind.
 //!
 //! A request is resolved ([`resolved_request`]) and authorized ([`authorize`]), then its verb's file runs it. A write passes
-//! admission ([`admission`]), decoding, defaulting and validation (`api`), and ends in one store transaction
-//! ([`transact`]). Reads and watches are served from the watch cache ([`cache`]), those of metrics from what nodes report
-//! ([`usage`]). What others serve is in [`aggregator`]. Faces ([`rpc`], [`rest`]) are codecs onto
-//! [`Server::handle`] and [`Server::watch`]; what goes through there the [`audit`] log tells. [`limits`] say how much may be
-//! asked at once, [`large`] requests run beside the others, and [`encryption`] lies between all of it and the store.
+//! admission ([`admission`]), decoding, defaulting and validation (`api`), and ends in one store transaction ([`transact`]). Reads
+//! and watches are served from the watch cache ([`cache`]), metrics from what nodes report ([`usage`]). [`aggregator`] covers what
+//! others serve. Faces ([`rpc`], [`rest`]) are codecs onto [`Server::handle`] and [`Server::watch`]; the [`audit`] log records what
+//! passes there. [`limits`] bound concurrent work, [`large`] requests run beside the others, and [`encryption`] sits between all of
+//! it and the store.
 //!
 //! # What is in one server's memory
 //!
-//! Several servers may have one store. What decides is in it: objects, what is allocated, what quotas have charged, Leases, the keys
-//! of tokens. A write compares there what it rests on, so another server's write in between is found out; a read waits until the
-//! cache shows all that anybody was told to be committed ([`cache`]). What is kept here beside it is one of these, and nothing else
-//! may be. (An agent knows one server today; what is said of agents is what they will keep to when they know several.)
+//! Several servers may share a store. All authoritative state is in it: objects, allocations, quota charges, Leases, token keys. A
+//! write compares what it depends on there, so it detects another server's concurrent write; a read waits until the cache shows
+//! everything acknowledged to anybody ([`cache`]). A server's memory holds only the following. (An agent knows one server today;
+//! what is said of agents describes their behaviour with several.)
 //!
-//! | what | its contract, where there are several servers |
+//! | what | its contract with several servers |
 //! |---|---|
-//! | [`cache`], the indexes of [`authorize`], [`admission`]'s programs | follows the store: at any moment the state of some revision, and of the newest for who waits for it |
-//! | [`admission`]'s locks, [`behind`] | spares attempts in vain and decides nothing: the transaction does |
-//! | [`limits`], [`sessions`], [`answers`], [`large`] | bounds of this process; as many servers, as many times the bound |
-//! | [`usage`]: the nodes' last reports | a report is put to every server by the agent, as it has a connection to each; a server that has none says that there are no metrics, never old ones |
-//! | [`streams`]: sessions, and nodes' subscriptions | an id is of the server that has given it, for one dialling within seconds; the agent subscribes with every server, and dials back where it was asked |
-//! | [`trace`]: the writes of recent objects | what this server has accepted, by revision: the whole story is that of all servers, merged by it |
-//! | [`tokens`]' verified ones, [`aggregator`]'s discovery | remembered for seconds to minutes, and asked anew then |
-//! | [`component_status`], [`slis`], [`metrics`], [`audit`] | of this process, and say so by who is asked |
+//! | [`cache`], the indexes of [`authorize`], [`admission`]'s programs | follows the store: always the state of some revision, and of the newest for readers that wait for it |
+//! | [`admission`]'s locks, [`behind`] | avoids futile attempts and decides nothing: the transaction does |
+//! | [`limits`], [`sessions`], [`answers`], [`large`] | limits of this process; several servers multiply them |
+//! | [`usage`]: the nodes' last reports | the agent reports to every server, as it has a connection to each; a server without a report answers that there are no metrics, never old ones |
+//! | [`streams`]: sessions, and nodes' subscriptions | an id belongs to the server that issued it, for one dial within seconds; the agent subscribes with every server, and dials back where it was asked |
+//! | [`trace`]: the writes of recent objects | what this server has accepted, by revision: the complete history is that of all servers, merged by revision |
+//! | [`tokens`]' verified ones, [`aggregator`]'s discovery | cached for seconds to minutes, then refreshed |
+//! | [`component_status`], [`slis`], [`metrics`], [`audit`] | of this process, and reported as such |
 
 #![forbid(unsafe_code)]
 
@@ -135,54 +135,54 @@ use streams::{Come, Streams};
 use tokens::Signer;
 use trace::Trace;
 
-/// Events of one watch, in order. The sender ends it when the watch is over; an `Error` event says why.
+/// Events of one watch, in order. The channel closes when the watch ends; an `Error` event has the reason.
 pub type Watch = tokio::sync::mpsc::Receiver<WatchEvent>;
 
-/// How a server is set up.
+/// The configuration of a server.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where ClusterIPs come from, in order of preference (dual-stack: two).
+    /// The ranges of ClusterIPs, in order of preference (dual-stack: two).
     pub service_cidrs: Vec<ipnet::IpNet>,
-    /// Where nodes answer DNS, as far as the server knows, besides the address that it gives `kube-dns`: no Service of a namespace
-    /// other than `kube-system` has one of these.
+    /// Where nodes answer DNS, as far as the server knows, besides the address of `kube-dns`: reserved for Services in
+    /// `kube-system`.
     pub cluster_dns: Vec<std::net::IpAddr>,
-    /// Where NodePorts come from.
+    /// The range of NodePorts.
     pub node_ports: std::ops::RangeInclusive<u16>,
-    /// Bearer tokens of fixed users.
+    /// Static bearer tokens.
     pub tokens: StaticTokens,
-    /// An issuer of bearer tokens elsewhere.
+    /// An external issuer of bearer tokens.
     pub oidc: Option<Oidc>,
-    /// What signs certificates; without it none are signed.
+    /// The CA that signs certificates; without it none are signed.
     pub authority: Option<pki::Authority>,
-    /// What extension API servers know this server by; without it they know it by nothing.
+    /// The client certificate for extension API servers; without it the server does not authenticate to them.
     pub front_proxy: Option<pki::FrontProxy>,
-    /// How long Pods stay on a node that is not ready or not reachable, where they do not say.
+    /// The default tolerationSeconds of Pods for nodes that are not ready or not reachable.
     pub toleration_seconds: TolerationSeconds,
-    /// Which Pods may run where namespaces do not say, and whom that does not concern.
+    /// The default Pod security standards, and exemptions.
     pub pod_security: PodSecurity,
-    /// The admission plugins that are off.
+    /// The disabled admission plugins.
     pub disabled_admission: DisabledAdmission,
-    /// Who is asked whether a request may be made, in this order.
+    /// The authorizers, in order.
     pub authorization: Vec<AuthorizationMode>,
-    /// What is sealed in the store; without it nothing is.
+    /// What is encrypted in the store; `None`: nothing.
     pub encryption: Option<Arc<encryption::Rules>>,
-    /// The log of all requests; without it none is kept.
+    /// The audit log; `None`: no log.
     pub audit: Option<Arc<audit::Audit>>,
     pub limits: Limits,
-    /// Where Pods' addresses come from: no node may report one of these, nor one of `service_cidrs`, as its own.
+    /// The ranges of Pods' addresses: no node may report one of these, nor one of `service_cidrs`, as its own.
     pub cluster_cidrs: Vec<ipnet::IpNet>,
-    /// The addresses that TLS is spoken on, and how far the process is confined: for whoever asks after its protections.
+    /// The TLS listen addresses, and how far the process is confined: reported to clients that ask for its protections.
     pub listening: Vec<std::net::SocketAddr>,
     pub confinement: Confinement,
-    /// Whether the cluster begins with a StorageClass of the built-in provisioner.
+    /// Whether a new cluster gets a StorageClass of the built-in provisioner.
     pub local_storage_class: bool,
-    /// What the process was told by its flags, in order of their names; secrets are not among it.
+    /// The process' flags, sorted by name, without secrets.
     pub flags: Vec<(String, String)>,
-    /// Who measures the process; without it nobody does.
+    /// The profiler of the process, if any.
     pub profiler: Option<Arc<dyn profiling::Profiler>>,
 }
 
-/// How far the process that the server is in is confined, as far as the kernel does not tell.
+/// How far the server's process is confined, as far as the kernel does not report it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Confinement {
     pub runs_node: bool,
@@ -221,7 +221,7 @@ impl Default for Config {
 /// An API server over a store. Share it with `Arc`.
 pub struct Server {
     store: Arc<dyn Store>,
-    /// The same without encryption: what really lies there.
+    /// The store below encryption, with the raw values.
     raw: Arc<dyn Store>,
     env: Env,
     config: Config,
@@ -238,7 +238,7 @@ pub struct Server {
     limiters: limits::Limiters,
     answers: Arc<answers::Answers>,
     large: large::LargeRequests,
-    /// Objects in other versions and shapes, and as JSON-RPC sends them.
+    /// Objects in other versions and forms, and as JSON-RPC sends them.
     shown: lately::Lately<Bytes>,
     for_rpc: lately::Lately<Arc<RawValue>>,
     away: limits::Away,
@@ -247,12 +247,12 @@ pub struct Server {
     aggregator: aggregator::Aggregator,
     slis: slis::Slis,
     tasks: tasks::Tasks,
-    /// Itself, for what it leaves running.
+    /// A reference to itself, for background tasks.
     me: std::sync::Weak<Server>,
 }
 
 impl Server {
-    /// Opens the server: warms the watch cache and creates what must always exist (namespaces, the `kubernetes` Service).
+    /// Opens the server: fills the watch cache and creates what must always exist (namespaces, the `kubernetes` Service).
     pub async fn open(store: Arc<dyn Store>, env: Env, config: Config) -> Result<Arc<Server>, Status> {
         let raw = store.clone();
         let sealed =
@@ -312,17 +312,17 @@ impl Server {
         Ok(server)
     }
 
-    /// Ends the server's own loops. From then on nothing but its callers looks into the store: it may be closed.
+    /// Ends the server's own loops. After that only its callers use the store, which may be closed.
     pub async fn stop(&self) {
         self.tasks.end().await;
     }
 
-    /// Everything but watch.
+    /// All verbs but watch.
     pub async fn handle(&self, request: Request) -> Result<Response, Status> {
         match traced::begin(&request) {
             None => self.handle_audited(request).await,
             Some(span) => {
-                // In memory of its own: who is not traced keeps a small stack.
+                // On the heap: untraced callers keep a small stack.
                 let outcome = Box::pin(span.around(self.handle_audited(request))).await;
                 traced::end(&span, &outcome);
                 outcome
@@ -330,7 +330,7 @@ impl Server {
         }
     }
 
-    /// What answers is in memory of its own: whoever asks keeps a small stack.
+    /// On the heap: callers keep a small stack.
     async fn handle_audited(&self, request: Request) -> Result<Response, Status> {
         let Some(entry) = self.config.audit.as_ref().and_then(|audit| audit.begin(&request, &self.kinds())) else {
             return Box::pin(self.dispatch(request, None)).await;
@@ -348,7 +348,7 @@ impl Server {
         let span = Span::current();
         let kinds = self.kinds();
         if let Some(to) = self.elsewhere(&request.resource, kinds.lookup(&request.resource)) {
-            // In memory of its own: what is served here keeps a small stack.
+            // On the heap: requests served here keep a small stack.
             return Box::pin(self.pass_on(to, request, entry)).await;
         }
         let call = ResolvedRequest::resolve(&kinds, request)?;
@@ -358,7 +358,7 @@ impl Server {
             && !matches!(call.verb, Verb::Get | Verb::List);
         let notes = call.notes.clone();
         let answer = match (call.version, custom::webhook_of(&call)) {
-            // Boxed for the sake of stacks: it is moved into what measures it.
+            // Boxed to save stack: it is moved into the measurement.
             (None, _) => span.part(traced::name(call.verb), Box::pin(self.run(call))).await,
             (Some(_), webhook) => {
                 let asked = call.again();
@@ -376,7 +376,7 @@ impl Server {
             }
         };
         if defines {
-            // Who has changed what is served is served so.
+            // Clients that changed what is served see the change in their next request.
             self.cache.fresh().await?;
         }
         if let Some(entry) = entry {
@@ -415,7 +415,7 @@ impl Server {
         }
     }
 
-    /// Changes of the objects that the request selects; see `api::Options` for where they start.
+    /// Watches the objects that the request selects; see `api::Options` for where it starts.
     pub async fn watch(&self, request: Request) -> Result<Watch, Status> {
         let request = Request { verb: Verb::Watch, ..request };
         let entry = self.config.audit.as_ref().and_then(|audit| audit.begin(&request, &self.kinds()));
@@ -444,7 +444,7 @@ impl Server {
         })
     }
 
-    /// Authorizes, and notes the decision for the audit log.
+    /// Authorizes, and records the decision for the audit log.
     async fn allow(&self, asked: &Attributes<'_>, entry: Option<&audit::Entry>) -> Result<(), Status> {
         let decided = self.authorize(asked).await;
         if let Some(entry) = entry {
@@ -457,7 +457,7 @@ impl Server {
     }
 }
 
-/// What faces need beside the verbs.
+/// For faces, in addition to the verbs.
 impl Server {
     /// How many turns large requests have had so far.
     pub fn large_turns(&self) -> u64 {
@@ -476,33 +476,33 @@ impl Server {
         Err(why)
     }
 
-    /// The kinds that there are now.
+    /// The current kinds.
     pub fn kinds(&self) -> Arc<Kinds> {
         self.cache.kinds.now()
     }
 
-    /// Whether a request is about something that exists as a kind, and its user may make it.
+    /// Whether a request is for an existing kind, and its user is authorized.
     async fn may(&self, request: &Request) -> Result<(), Status> {
         self.authorize(&ResolvedRequest::resolve(&self.kinds(), request.clone())?.attributes()).await
     }
 
-    /// The same for a verb of another name: what goes to a node has the HTTP method's.
+    /// The same with another verb: requests to nodes use the HTTP method's.
     async fn may_by(&self, request: &Request, verb: &str) -> Result<(), Status> {
         let call = ResolvedRequest::resolve(&self.kinds(), request.clone())?;
         self.authorize(&Attributes { verb, ..call.attributes() }).await
     }
 
-    /// The account of a WebSocket of a user, whose messages have at most so many bytes.
+    /// The account of a user's WebSocket, with the maximum size of its messages.
     fn messages(&self, user: &User, most: usize) -> messages::Messages {
         messages::Messages::new(self.limiters.bodies.of(user), most, self.config.limits.body)
     }
 
-    /// The account of another connection of a user, by which he sends parts that are kept until somebody takes them.
+    /// The account of another connection of a user, for data that is buffered until it is consumed.
     fn account(&self, user: &User) -> Arc<limits::Account> {
         limits::Account::new(self.limiters.bodies.of(user), self.config.limits.body)
     }
 
-    /// Reads an object by the server's own right, and looks into it for the user of the request.
+    /// Reads an object with the server's own rights, and looks into it on behalf of the request's user.
     async fn read_as_server<T>(&self, request: Request, look: impl FnOnce(Object) -> T) -> Result<T, Status> {
         let (user, of) = (User::system("system:apiserver"), request.user.clone());
         match self.handle(Request { verb: Verb::Get, user, origin: None, ..request }).await?.body {
@@ -514,7 +514,7 @@ impl Server {
         }
     }
 
-    /// The same with all objects of a list.
+    /// The same for all objects of a list.
     async fn list_as_server(&self, request: Request) -> Result<Vec<Object>, Status> {
         let (user, of) = (User::system("system:apiserver"), request.user.clone());
         match self.handle(Request { verb: Verb::List, user, origin: None, ..request }).await?.body {
@@ -528,15 +528,15 @@ impl Server {
     }
 }
 
-/// What concerns the server as a whole, not one object.
+/// Operations on the server as a whole.
 impl Server {
-    /// The sessions that a node shall serve from now on; for its agent.
+    /// A node's new sessions from now on, for its agent.
     pub fn sessions(&self, user: &User, node: &str) -> Result<mpsc::Receiver<Session>, Status> {
         self.may_serve(user, node)?;
         Ok(self.streams.subscribe(node, &user.name))
     }
 
-    /// Whether a user may serve the sessions of a node. A subscription to them outlives the question: it is asked again.
+    /// Whether a user may serve the sessions of a node. A subscription is long-running: this is checked again.
     pub fn may_serve(&self, user: &User, node: &str) -> Result<(), Status> {
         let request = Request {
             verb: Verb::Connect,
@@ -548,8 +548,8 @@ impl Server {
         self.authorizer.authorize(&ResolvedRequest::resolve(&self.kinds(), request)?.attributes())
     }
 
-    /// A consistent copy of the store, made while serving, as a stream to be dialled: it is made when somebody does. Where it
-    /// is kept is the caller's matter: the server writes to no path that it is told.
+    /// A consistent online backup of the store, as a stream to dial, which starts the copy. The caller stores it: the server writes
+    /// to no path from a request.
     pub async fn backup(&self, user: &User) -> Result<String, Status> {
         let asked = Attributes::of_path(user, "post", "/backup");
         self.authorizer.authorize(&asked)?;
@@ -583,7 +583,7 @@ impl Server {
     }
 }
 
-/// How the store's troubles look to a client.
+/// A store error as the client sees it.
 fn store_error(error: podwright_store::Error) -> Status {
     use podwright_store::Error;
     match error {

@@ -1,5 +1,5 @@
-//! Limits: how many requests run at once, how many bytes of bodies wait, how many connections are open, how long a client may
-//! dawdle. Who goes beyond is refused; who asks for much waits behind those who ask for little.
+//! Limits: concurrent requests, bytes of bodies, open connections, and how slow a client may be. Whoever exceeds them is refused;
+//! heavy users queue behind light ones.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,41 +29,40 @@ pub(super) use inflight::{InflightLimiter, Seat};
 pub(super) use runs::{Asked, Paced, Requests, Runs, Waited};
 pub(super) use watches::WatchLimiter;
 
-/// The limits of one server; the defaults are upstream's where it has them.
+/// The limits of one server; upstream's defaults where it has them.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Requests that read, and that write, at once. Watches and sessions are not counted.
+    /// Concurrent reads, and writes. Watches and sessions do not count.
     pub inflight: usize,
     pub mutating_inflight: usize,
-    /// Requests of one flow (see `inflight`) that may wait for their turn, and for how long they do.
+    /// How many requests of one flow (see `inflight`) may wait, and for how long.
     pub queue: usize,
     pub wait: Duration,
-    /// Bytes of requests that may lie in memory: of all users together, and of one.
+    /// Bytes of requests in memory: of all users together, and of each.
     pub bodies: usize,
     pub bodies_of_one: usize,
-    /// Bytes of answers that may lie in memory until they are sent: of all users together, and of one.
+    /// Bytes of unsent responses in memory: of all users together, and of each.
     pub answers: usize,
     pub answers_of_one: usize,
-    /// Watches that are open at once, of all users together and of one; a node's own may be ten times as many.
+    /// Open watches of all users together, and of each; nodes may have ten times as many.
     pub watches: usize,
     pub watches_of_one: usize,
-    /// Requirements of selectors that all watches of one user together may have: each is looked up in each object that changes.
+    /// Selector requirements of all watches of one user together: each is checked against each changed object.
     pub watched_of_one: usize,
-    /// TLS connections, for as long as they are open, whatever is spoken on them: in all, from one address, and of one user (a
-    /// node's own may be ten times as many).
+    /// TLS connections, for as long as they are open, with any protocol: in total, per address, and per user (nodes may have ten
+    /// times as many).
     pub connections: usize,
     pub connections_of_one: usize,
     pub connections_of_user: usize,
-    /// Who has not finished the TLS handshake by then is no client.
+    /// The time limit of the TLS handshake.
     pub handshake: Duration,
-    /// The same for a request's headers, also of the next one on a connection.
+    /// The time limit for a request's headers, also of the next one on a connection.
     pub headers: Duration,
-    /// How long a body may take, and a message of a WebSocket.
+    /// The time limit for a body, and for a WebSocket message.
     pub body: Duration,
-    /// How long a client may leave unread what it was sent.
+    /// How long a client may leave sent data unread.
     pub stalled: Duration,
-    /// How often it is asked anew who has opened what outlives its request, and whether he may: as long as upstream believes a token
-    /// that it has looked up.
+    /// How often the credentials and rights of long-running requests are checked again: upstream's cache time for looked-up tokens.
     pub ask_again: Duration,
     /// Sessions with nodes.
     pub sessions: SessionLimits,
@@ -97,40 +96,40 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The same for a process that may have so many descriptors open: half of them at most are connections' from outside. The
-    /// others are for what those make the server open (to nodes, webhooks, issuers), and for its own files.
+    /// The same for a process with a limit of file descriptors: at most half of them are for incoming connections. The others are
+    /// for connections that those cause (to nodes, webhooks, issuers), and for the server's own files.
     pub fn within(self, descriptors: u64) -> Limits {
         let half = usize::try_from(descriptors / 2).unwrap_or(usize::MAX).max(1);
         let connections = self.connections.min(half);
-        // Whoever has one address alone leaves others some.
+        // A single address leaves connections to others.
         let connections_of_one = self.connections_of_one.min(connections.div_ceil(2));
         let connections_of_user = self.connections_of_user.min(connections.div_ceil(4));
         Limits { connections, connections_of_one, connections_of_user, ..self }
     }
 }
 
-/// The limiters of requests that read and that write.
+/// The limiters for reads and writes.
 pub(super) struct Limiters {
     reading: Arc<InflightLimiter>,
     writing: Arc<InflightLimiter>,
-    /// What lies in memory of requests.
+    /// Memory held by requests.
     pub bodies: Arc<Bodies>,
     pub watches: Arc<WatchLimiter>,
     /// CPU time, by user.
     pub cpu: Arc<CpuScheduler>,
-    /// What our own components write: few at once, and each namespace's in turn.
+    /// Writes of built-in components: few at once, namespaces in turn.
     behind: Arc<InflightLimiter>,
-    /// Where evictions look at many budgets: few at once, and each namespace's in turn.
+    /// Evictions that check many budgets: few at once, namespaces in turn.
     judging: Arc<InflightLimiter>,
 }
 
-/// A node watches each object that its Pods refer to: of what is counted by user it may have so many times as much.
+/// A node watches each object that its Pods refer to, so its per-user limits are this many times as high.
 const NODE: usize = 10;
 
-/// How many of our own components' writes run at once. (Those that wait for the disk together share one fsync.)
+/// How many writes of built-in components run at once. (Those that wait for the disk together share one fsync.)
 const BEHIND: usize = 32;
 
-/// How many evictions look at many budgets at once; a namespace's leave one to others.
+/// How many evictions check many budgets at once; one namespace leaves one to others.
 const JUDGING: usize = 4;
 
 impl Limiters {
@@ -146,12 +145,12 @@ impl Limiters {
         }
     }
 
-    /// Waits until a write of one of our own components, for what is in a namespace, may run.
+    /// Waits until a write of a built-in component, for a namespace, may run.
     pub async fn enter_behind(&self, namespace: &str) -> Seat {
         self.behind.turn(namespace).await
     }
 
-    /// Waits until a user's eviction may look at a namespace's many budgets; the superuser's however long that takes.
+    /// Waits until a user's eviction may check a namespace's many budgets; without a deadline for the superuser.
     pub async fn enter_to_judge(&self, user: &User, namespace: &str) -> Result<Seat, Status> {
         match user.is_in("system:masters") {
             true => Ok(self.judging.turn(namespace).await),
@@ -159,7 +158,7 @@ impl Limiters {
         }
     }
 
-    /// Waits until a user may read what is no object.
+    /// Waits until a user may read something that is not an object.
     pub async fn enter_to_read(&self, user: &User) -> Result<Option<Seat>, Status> {
         match user.is_in("system:masters") {
             true => Ok(None),
@@ -167,7 +166,7 @@ impl Limiters {
         }
     }
 
-    /// Waits until the request may run. What goes on for long, and who must always get an answer, is let through.
+    /// Waits until the request may run. Long-running requests, and users who must always be served, do not wait.
     pub async fn enter(&self, request: &Request) -> Result<Option<Seat>, Status> {
         let limiter = match request.verb {
             _ if request.user.is_in("system:masters") => return Ok(None),

@@ -1,7 +1,7 @@
-//! The end of a connection: who is still sending when he is answered shall hear the answer.
+//! The end of a connection: a client that is still sending must be able to read the response.
 //!
-//! A socket that is closed with unread bytes in it is reset by the kernel, and what was said last may be lost. So what still
-//! comes is taken in and thrown away, for a moment. (Upstream's servers wait half a second for the same reason.)
+//! The kernel resets a socket that is closed with unread data, and the last response may be lost. So further input is read and
+//! discarded for a moment. (Upstream's servers wait half a second for the same reason.)
 
 use std::future::Future;
 use std::io;
@@ -15,12 +15,12 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-/// For how long, and how much is taken in: more than the largest body.
+/// For how long, and how much is read: more than the largest body.
 const TIMEOUT: Duration = Duration::from_secs(2);
 const MOST: usize = 4 << 20;
 const PIECE: usize = 16 << 10;
 
-/// A stream whose `poll_shutdown` waits for the other side's end.
+/// A stream whose `poll_shutdown` waits until the peer closes.
 pub(super) struct Lingering<S> {
     stream: S,
     handed_over: Arc<AtomicBool>,
@@ -33,7 +33,7 @@ struct End {
 }
 
 impl<S> Lingering<S> {
-    /// `handed_over` is set once it is no HTTP any more: whoever has it then ends his own half alone, and goes on reading.
+    /// `handed_over` is set after an upgrade from HTTP: the new owner then closes only its own half, and goes on reading.
     pub fn new(stream: S, handed_over: Arc<AtomicBool>) -> Lingering<S> {
         Lingering { stream, handed_over, end: None }
     }
@@ -76,7 +76,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Lingering<S> {
         let mut piece = [MaybeUninit::uninit(); PIECE];
         while *left > 0 && until.as_mut().poll(cx).is_pending() {
             let mut read = ReadBuf::uninit(&mut piece);
-            // Who has hung up needs no more time; that he broke the connection off is no news.
+            // A peer that closed needs no more time; neither does one that reset the connection.
             if ready!(Pin::new(&mut *stream).poll_read(cx, &mut read)).is_err() || read.filled().is_empty() {
                 break;
             }

@@ -1,4 +1,4 @@
-//! The list verb: selectors, pages that show one revision, and resourceVersion semantics.
+//! The list verb: selectors, pages of one revision, and resourceVersion semantics.
 
 use std::sync::Arc;
 
@@ -18,23 +18,23 @@ use super::resolved_request::ResolvedRequest;
 use super::watch::selection::Selection;
 use super::{Server, answers, large, store_error};
 
-/// How many entries of an old revision are read at once.
+/// How many entries of an old revision are read at a time.
 const CHUNK: usize = 500;
 
-/// After so many look-ups of labels and fields others have their turn.
+/// Yields after this many lookups of labels and fields.
 const TURN: usize = 64 << 10;
 
-/// Where the next page starts; the `continue` of a list, opaque to clients.
+/// The position of the next page; the `continue` of a list, opaque to clients.
 #[derive(Serialize, Deserialize)]
 struct Continue {
     #[serde(rename = "rv")]
     revision: Revision,
-    /// The last key of the page before.
+    /// The last key of the previous page.
     #[serde(rename = "start")]
     after: String,
 }
 
-/// The `resourceVersion` of a read, `None` where it is unset.
+/// The `resourceVersion` of a read, `None` if unset.
 pub(super) fn revision_option(call: &ResolvedRequest) -> Result<Option<Revision>, Status> {
     match call.options.resource_version.as_deref() {
         None | Some("") => Ok(None),
@@ -53,14 +53,14 @@ pub(super) fn prefix(kind: &Kind, selection: &Selection) -> String {
     }
 }
 
-/// A page on its way: what matched, and whether more would.
+/// A page being built: the matches, and whether there are more.
 #[derive(Default)]
 struct PartialPage {
     items: Vec<Bytes>,
     /// The key of the last item.
     last: String,
     more: bool,
-    /// How many follow, where that is known.
+    /// How many follow, if known.
     remaining: Option<u64>,
 }
 
@@ -113,16 +113,16 @@ impl Server {
         Ok(respond(call.kind, found, revision))
     }
 
-    /// Waits until the cache shows a revision that a client has named. It may be one that never comes.
+    /// Waits until the cache shows a revision that a client named, which may never come.
     pub(super) async fn shows(&self, revision: Revision) -> Result<(), Status> {
         match self.cache.revision() >= revision {
             true => Ok(()),
-            // On the heap, as it is rare: what a request may wait for makes its stack larger.
+            // On the heap, as it is rare: it would enlarge every request's stack.
             false => Box::pin(self.away.wait_for_later(self.cache.reach(revision))).await?,
         }
     }
 
-    /// The items that a selection matches now; for the verbs that act on each.
+    /// The items that a selection matches now, for verbs that act on each.
     pub(super) async fn select(&self, call: &ResolvedRequest) -> Result<Vec<Arc<Item>>, Status> {
         let selection = Selection::of(call)?;
         self.cache.fresh().await?;
@@ -136,7 +136,7 @@ impl Server {
         self.matching(call, call.kind, &selection, all, usize::MAX).await
     }
 
-    /// Those items that a selection matches, the first `most`. It is asked aside where that is much work.
+    /// The first `most` items that a selection matches. Much work runs on a blocking thread.
     pub(super) async fn matching(
         &self,
         call: &ResolvedRequest,
@@ -172,7 +172,7 @@ impl Server {
         Ok(self.large.run(&call.user, size, work).await)
     }
 
-    /// The first page, of the newest state.
+    /// The first page, of the current state.
     async fn list_now(
         &self,
         call: &ResolvedRequest,
@@ -215,7 +215,7 @@ impl Server {
         Ok((found, reached.max(state.revision)))
     }
 
-    /// A page as of a revision, from the store's history.
+    /// A page at a revision, from the store's history.
     async fn list_at(
         &self,
         call: &ResolvedRequest,
@@ -226,10 +226,10 @@ impl Server {
     ) -> Result<PartialPage, Status> {
         let resource = self.cache.resource(call.kind);
         let mut found = PartialPage::default();
-        // What is gathered of the past is nobody else's copy: it is an answer from now on, and told once it is made.
+        // Historical data is not shared with the cache: it counts as part of the response from the start.
         let mut room = self.answers.try_enter(&call.user, 0).ok_or_else(answers::full)?;
         loop {
-            // What a page will have is known when it lies in memory: as much as one has at most.
+            // A page's size is unknown until it is in memory: assume the maximum.
             let place = self.large.enter_part(&call.user, PAGE_BYTES).await?;
             let chunk = if limit == 0 || selection.is_filtered() { CHUNK } else { limit - found.items.len() };
             let range =
@@ -243,7 +243,7 @@ impl Server {
             }
             let bytes: usize = page.entries.iter().map(|entry| entry.value.len()).sum();
             let lookups = large::of_lookups(page.entries.len().saturating_mul(selection.lookups()));
-            // They are read for their labels and fields, and not decoded.
+            // Only labels and fields are read, without full decoding.
             let size = bytes / 4 + lookups;
             let mut full = false;
             let work = async {

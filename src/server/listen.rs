@@ -47,20 +47,20 @@ mod socket;
 
 pub use socket::{Socket, bind};
 
-/// The longest headers that are taken in, in bytes.
+/// The longest headers, in bytes.
 const HEADERS: u32 = 64 << 10;
-/// How often an HTTP/2 client is asked whether it is still there, and how many requests it may have open.
+/// How often an HTTP/2 client is pinged, and how many requests it may have open.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const STREAMS: u32 = 1000;
-/// How many of them a client may have given up that nobody has looked at yet.
+/// How many unprocessed requests a client may have reset.
 const RESETS: usize = 20;
-/// How many the server may have given up for a client's mistakes as long as a connection lasts: it is never counted down, and an
-/// honest client's connection lasts for days. (hyper's default.)
+/// How many streams the server may reset for a client's errors during a connection: it is never reduced, and a correct client's
+/// connection lasts for days. (hyper's default.)
 const MISTAKES: usize = 1024;
-/// What an HTTP/2 client may send before anybody reads it, by a stream (as upstream has it) and by all of a connection.
+/// The HTTP/2 receive windows, per stream (upstream's value) and per connection.
 const WINDOW: u32 = 256 << 10;
 
-/// How TLS is spoken, and on which TCP listeners.
+/// The TLS configuration and its TCP listeners.
 pub struct Tls {
     config: Arc<rustls::ServerConfig>,
     tls_listeners: mpsc::UnboundedSender<TcpListener>,
@@ -70,18 +70,18 @@ pub struct Tls {
 impl Tls {
     pub fn new(listener: TcpListener, config: Arc<rustls::ServerConfig>) -> Tls {
         let (tls_listeners, listeners) = mpsc::unbounded_channel();
-        // The other half is here.
+        // The receiver is in `self`.
         let _ = tls_listeners.send(listener);
         Tls { config, tls_listeners, listeners }
     }
 
-    /// Takes further listeners, also while they are served.
+    /// Accepts further listeners, also while serving.
     pub fn tls_listeners(&self) -> mpsc::UnboundedSender<TcpListener> {
         self.tls_listeners.clone()
     }
 }
 
-/// What all connections share.
+/// Shared by all connections.
 struct ConnectionContext {
     server: Arc<Server>,
     face: Arc<Face>,
@@ -90,7 +90,7 @@ struct ConnectionContext {
     stop: StopHandle,
 }
 
-/// Serves until `shutdown` resolves; then open calls are given a moment and all connections are closed.
+/// Serves until `shutdown` resolves; then open calls get a moment to finish and all connections are closed.
 pub async fn serve(
     server: Arc<Server>,
     mut socket: Socket,
@@ -121,7 +121,7 @@ pub async fn serve(
             () = &mut shutdown => break,
         }
     }
-    // An error says that it is stopped already.
+    // An error means that it is stopped already.
     let _ = handle.stop();
     let ended = async {
         while connections.join_next().await.is_some() {}
@@ -131,7 +131,7 @@ pub async fn serve(
     Ok(())
 }
 
-/// The next listener that is to be served.
+/// The next listener to serve.
 async fn next(tls: &mut Option<Tls>) -> (TcpListener, TlsAcceptor) {
     if let Some(tls) = tls
         && let Some(listener) = tls.listeners.recv().await
@@ -149,7 +149,7 @@ async fn accept_from(context: Arc<ConnectionContext>, acceptor: TlsAcceptor, lis
             accepted = listener.accept() => match accepted {
                 Ok((stream, from)) => match context.limiter.admit(from.ip()) {
                     Some(pass) => drop(connections.spawn(admitted(context.clone(), acceptor.clone(), stream, pass))),
-                    // It is closed at once: there are too many.
+                    // Closed at once: there are too many.
                     None => drop(stream),
                 },
                 Err(why) => out_of_descriptors(&why).await,
@@ -162,13 +162,13 @@ async fn accept_from(context: Arc<ConnectionContext>, acceptor: TlsAcceptor, lis
     while connections.join_next().await.is_some() {}
 }
 
-/// Lets some be closed first.
+/// Waits for some to be closed.
 async fn out_of_descriptors(why: &io::Error) {
     tracing::warn!("failed to accept a connection: {why}");
     tokio::time::sleep(Duration::from_millis(50)).await;
 }
 
-/// Root is cluster-admin; nobody else may come in by the socket.
+/// Root is cluster-admin; nobody else may use the socket.
 async fn of_socket(context: Arc<ConnectionContext>, stream: UnixStream) {
     let peer = match stream.peer_cred() {
         Ok(peer) if peer.uid() == 0 => Some(Peer { root: true, ..Peer::default() }),
@@ -184,7 +184,7 @@ async fn of_socket(context: Arc<ConnectionContext>, stream: UnixStream) {
     connection(context, stream, peer, None, false).await;
 }
 
-/// Serves a connection for as long as it has its pass. (What it is upgraded to goes on; its stream has the pass.)
+/// Serves a connection for as long as it has its pass. (After an upgrade the stream holds the pass.)
 async fn admitted(context: Arc<ConnectionContext>, acceptor: TlsAcceptor, stream: TcpStream, pass: Pass) {
     let guest = pass.guest();
     tokio::select! {
@@ -195,9 +195,9 @@ async fn admitted(context: Arc<ConnectionContext>, acceptor: TlsAcceptor, stream
 
 async fn of_tls(context: Arc<ConnectionContext>, acceptor: TlsAcceptor, stream: TcpStream, pass: Pass) {
     let (limits, guest) = (&context.server.config.limits, pass.guest());
-    // Answers are small and wanted at once. Where this fails, they come a little later.
+    // Responses are small and urgent. If this fails, they are a little late.
     let _ = stream.set_nodelay(true);
-    // Who does not read what it was sent is cut off by the kernel; where this fails, no sooner than its peer is gone.
+    // The kernel cuts off clients that do not read; if this fails, only when the peer is gone.
     let stalled = u32::try_from(limits.stalled.as_millis()).unwrap_or(u32::MAX);
     let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, stalled);
     let stream = Admitted::new(stream, pass);
@@ -213,13 +213,13 @@ async fn of_tls(context: Arc<ConnectionContext>, acceptor: TlsAcceptor, stream: 
     let (certificate, until) = (shown.and_then(pki::user_of), shown.and_then(pki::end_of));
     let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     if let Some(user) = &certificate {
-        // Where he has too many, he is told so when he asks for something.
+        // A user with too many connections learns that with the first request.
         let _ = guest.known(user);
     }
     connection(context, stream, Some(Peer { root: false, certificate, until }), Some(guest), is_h2).await;
 }
 
-/// Serves one connection, whose protocol is known: to find it out could take for ever.
+/// Serves one connection with a known protocol: detecting it could take forever.
 async fn connection<S>(
     context: Arc<ConnectionContext>,
     stream: S,
@@ -258,7 +258,7 @@ async fn connection<S>(
             let mut reply = reply.await;
             let room = reply.extensions_mut().remove::<Arc<Room>>();
             let reply = reply.map(|body| within(begun, answers::sent(body, room, Some(patience))));
-            // It is counted as an answer since.
+            // It now counts as a response.
             drop(open);
             handed_over.fetch_or(reply.status() == StatusCode::SWITCHING_PROTOCOLS, Ordering::Relaxed);
             Ok::<_, std::convert::Infallible>(reply)
@@ -287,7 +287,7 @@ async fn connection<S>(
     }
 }
 
-/// Polls a connection, on the account of its client if it has one.
+/// Polls a connection, on its client's account if it has one.
 fn run<F: Future>(runs: &mut Option<Runs>, connection: Pin<&mut F>, cx: &mut Context<'_>) -> Poll<F::Output> {
     match runs {
         Some(runs) => runs.poll(connection, cx),
@@ -295,10 +295,10 @@ fn run<F: Future>(runs: &mut Option<Runs>, connection: Pin<&mut F>, cx: &mut Con
     }
 }
 
-/// An answer that is a part of its request for as long as it is there.
+/// A response body that counts as part of its request while it exists.
 fn within(asked: Option<Asked>, body: HttpBody) -> HttpBody {
     let Some(asked) = asked else { return body };
-    // It goes with what would be done about an error. (A body that is told its length still tells it.)
+    // Owned by the error mapper, so dropped with the body. (A body with a known length keeps that.)
     body.map_err(move |why| {
         let _ = &asked;
         why
@@ -306,8 +306,8 @@ fn within(asked: Option<Asked>, body: HttpBody) -> HttpBody {
     .boxed_unsync()
 }
 
-/// Resolves when nothing was asked for in time; HTTP/2 has no limit of its own for that. As with a handshake, what is waited for
-/// turns is not the client's time, as long as all of it takes no more than three times that.
+/// Resolves if nothing was requested in time, as HTTP/2 has no such limit. As with a handshake, waiting for turns does not count as
+/// the client's time, as long as the total is at most three times the limit.
 async fn greeting(patience: Duration, asked: Arc<AtomicBool>, waited: Waited) {
     let begun = Instant::now();
     loop {
@@ -350,7 +350,7 @@ async fn route(
     if let Some(id) = stream {
         return upgrade(&context.server, &id, peer, user, request);
     }
-    // It takes part in the limits of REST's bodies, for as long as it is worked on. (An upgrade has none.)
+    // Counts against the limit of REST's bodies while it is processed. (An upgrade has no body.)
     let mut taken = context.server.limiters.bodies.of(&user);
     let patience = context.server.config.limits.body;
     let (head, body) = rest::boxed(request).into_parts();
@@ -375,7 +375,7 @@ async fn route(
     } else {
         request.extensions_mut().insert(rooms.clone());
     }
-    // By HTTP all that is done for a message is the request's: reading it, what its calls ask for, and writing their answers.
+    // Over HTTP all work for a message counts for the request: reading it, its calls, and writing their answers.
     let mut reply = match context.server.limiters.cpu.measured(&user, rpc.call(request)).await {
         Ok(response) => response.map(|body| body.map_err(io::Error::other).boxed_unsync()),
         Err(why) => reply::text(StatusCode::INTERNAL_SERVER_ERROR, format!("{why}\n")),
@@ -398,7 +398,7 @@ async fn route(
     reply
 }
 
-/// Cuts a WebSocket off when the room of what it has asked is another user's, or that of what it has not read.
+/// Cuts a WebSocket off when the room of its requests, or of its unread answers, goes to another user.
 async fn give_way(asked: CancellationToken, user: User, unread: Arc<Unread>) {
     let why = tokio::select! {
         () = asked.cancelled() => "there are too many requests, and he has most of them",
@@ -409,8 +409,8 @@ async fn give_way(asked: CancellationToken, user: User, unread: Arc<Unread>) {
     unread.cut();
 }
 
-/// Asks again and again whether who has opened a WebSocket is still who he was then, and cuts it off once he is not: it outlives
-/// requests, and would outlive the token or the certificate that it was opened with.
+/// Checks periodically whether a WebSocket's credentials still authenticate its user, and cuts it off otherwise: it would outlive
+/// the token or certificate that it was opened with.
 async fn ask_again(
     context: Arc<ConnectionContext>,
     peer: Arc<Option<Peer>>,
@@ -426,7 +426,7 @@ async fn ask_again(
     }
 }
 
-/// Answers who may not come in, and tells of it.
+/// Answers a refused client, and logs it.
 fn refused(context: &ConnectionContext, origin: &Origin, path: &str, status: &Status) -> Reply {
     if let Some(audit) = &context.server.config.audit {
         let facts = Facts { user: origin.caller.get(), verb: "get", path, ..Facts::default() };
@@ -437,8 +437,8 @@ fn refused(context: &ConnectionContext, origin: &Origin, path: &str, status: &St
     reply
 }
 
-/// Switches the connection to frames and hands it to whoever waits for this half. The id is the right to do so, for the user
-/// alone whom it was told.
+/// Upgrades the connection to frames and passes it to whoever waits for this half of the session. The id authorizes this, only for
+/// the user that it was issued to.
 fn upgrade(server: &Arc<Server>, id: &str, peer: &Peer, user: User, request: HttpRequest<Incoming>) -> Reply {
     let wanted = request.headers().get(header::UPGRADE).and_then(|v| v.to_str().ok()).unwrap_or("");
     if !wanted.eq_ignore_ascii_case(rpc::STREAM_PROTOCOL) {
@@ -450,7 +450,7 @@ fn upgrade(server: &Arc<Server>, id: &str, peer: &Peer, user: User, request: Htt
     let ended = apart(disowned(server.clone(), peer.clone(), request.headers().clone(), user));
     tokio::spawn(async move {
         match hyper::upgrade::on(request).await {
-            // Nobody waits any more: dropping the connection says so.
+            // Nobody waits any more: dropping the connection tells the peer.
             Ok(upgraded) => drop(half.send(Come { half: Box::new(TokioIo::new(upgraded)), ended })),
             Err(why) => tracing::debug!("a stream was not upgraded: {why}"),
         }

@@ -1,5 +1,5 @@
-//! What a WebSocket's client has begun to send: a message that is not finished lies in memory, so its bytes are on its user's
-//! account, and its time is bounded as a body's is.
+//! Incoming WebSocket messages: an incomplete message is kept in memory, so its bytes count for its user, and its time is bounded
+//! like a body's.
 
 use std::io;
 use std::pin::Pin;
@@ -13,15 +13,15 @@ use tokio_util::sync::CancellationToken;
 use super::frames::{Frame, Frames, MAX_CONTROL};
 use super::limits::BodyBytes;
 
-/// The most frames of one message: of the longest one they are 256 bytes each.
+/// The most frames of one message: 256 bytes each for the longest.
 const MAX_FRAGMENTS: u32 = 16 << 10;
-/// How many frames that carry next to nothing, and are no messages themselves, a client sends at once, and a second.
+/// How many nearly empty frames, other than whole messages, a client may send at once, and per second.
 const IDLE_AT_ONCE: f64 = 4096.0;
 const IDLE_A_SECOND: f64 = 256.0;
-/// So many frames are looked at in one turn of their task; then it is others'.
+/// How many frames are handled before the task yields.
 const A_TURN: usize = 256;
 
-/// Why a client is cut off, as the code of a Close frame says it (RFC 6455, 7.4.1).
+/// Why a client is cut off, with the code of a Close frame (RFC 6455, 7.4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Cut {
     #[error("a control frame is too long")]
@@ -39,24 +39,24 @@ impl From<Cut> for io::Error {
     }
 }
 
-/// The account of one WebSocket's messages.
+/// The accounting of one WebSocket's messages.
 pub(super) struct Messages {
     frames: Frames,
     taken: BodyBytes,
-    /// What of it is for the message that is being read.
+    /// The part for the message being read.
     counted: usize,
-    /// The longest message that is taken in.
+    /// The longest accepted message.
     most: usize,
-    /// A message has ended; it is worked on until more is read.
+    /// A message is complete; it is processed until more is read.
     ended: bool,
-    /// What has come and is not to be read yet.
+    /// Received data that must not be read yet.
     held: Vec<u8>,
-    /// It is others' turn.
+    /// The task must yield.
     tired: bool,
-    /// How many idle frames may still come, and since when.
+    /// How many idle frames are left, and since when.
     idle: (f64, Instant),
     patience: Duration,
-    /// How long the client may still take for its message, and since when it is waited for.
+    /// The time left for the current message, and since when it is awaited.
     left: Duration,
     waiting: Option<(Instant, Pin<Box<Sleep>>)>,
 }
@@ -68,8 +68,8 @@ impl Messages {
         Messages { frames, taken, counted, most, ended, held, tired, idle, patience, left: patience, waiting }
     }
 
-    /// More has come: how much of it is to be read, as far as its messages `may_end`. An error: its client is cut off, its user
-    /// has no room for what has been begun, or it has given way.
+    /// Data arrived: returns how much of it to read, as far as its messages `may_end`; an error if the client is cut off, its user
+    /// has no room, or it made room for others.
     fn went_on(&mut self, bytes: &[u8], mut may_end: impl FnMut() -> bool) -> io::Result<usize> {
         self.pause();
         if bytes.is_empty() {
@@ -125,7 +125,7 @@ impl Messages {
         }
     }
 
-    /// Frames that carry nothing cost as much to read as those that do.
+    /// Empty frames cost as much to read as others.
     fn pace(&mut self, idle: u32) -> Result<(), Cut> {
         if idle == 0 {
             return Ok(());
@@ -136,14 +136,14 @@ impl Messages {
         if left < 0.0 { Err(Cut::Policy) } else { Ok(()) }
     }
 
-    /// It is not read: that is not its client's fault.
+    /// Reading is paused: that time is not the client's.
     pub fn pause(&mut self) {
         if let Some((since, _)) = self.waiting.take() {
             self.left = self.left.saturating_sub(since.elapsed());
         }
     }
 
-    /// Resolves when it has taken too long, or has given way. To be asked while nothing comes.
+    /// Resolves when it took too long, or made room for others. Polled while nothing arrives.
     pub fn poll_over(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if std::mem::take(&mut self.ended) {
             self.clear();
@@ -174,12 +174,12 @@ impl Messages {
     }
 }
 
-/// Whether a frame costs more to read than what it carries is worth. (A message of one frame is somebody's work already.)
+/// Whether a frame costs more to read than its content. (A message of one frame is counted as a call already.)
 fn is_idle(frame: &Frame) -> bool {
     frame.length <= MAX_CONTROL && (!frame.is_whole || frame.length == 0)
 }
 
-/// A stream that keeps the account.
+/// A stream with this accounting.
 pub(super) struct Followed<S> {
     stream: S,
     messages: Messages,
@@ -191,13 +191,13 @@ impl<S> Followed<S> {
         Followed { stream, messages, written: Frames::default() }
     }
 
-    /// Cancelled when the connection has given way to others: who holds its messages and reads no more has to let them go.
+    /// Cancelled when the connection made room for others: holders of its messages that read no more must drop them.
     pub fn lost(&self) -> CancellationToken {
         self.messages.taken.lost()
     }
 }
 
-/// Reads from a stream whose messages are followed, for as long as they may end. Where one may not yet, whoever asks waits for it.
+/// Reads from a stream as long as its messages may end; otherwise the caller waits for that.
 pub(super) fn poll_read<S: AsyncRead + Unpin>(
     stream: &mut S,
     messages: &mut Messages,
@@ -232,11 +232,11 @@ pub(super) fn poll_read<S: AsyncRead + Unpin>(
     if read == 0 && !is_end { Poll::Pending } else { Poll::Ready(Ok(())) }
 }
 
-/// Tells a client why it is cut off, if that can be said at once.
+/// Sends the reason for a cut-off, if possible without waiting.
 pub(super) fn tell<S: AsyncWrite + Unpin>(stream: &mut S, why: &io::Error, cx: &mut Context<'_>) {
     if let Some(cut) = why.get_ref().and_then(|why| why.downcast_ref::<Cut>()) {
         let [high, low] = (*cut as u16).to_be_bytes();
-        // Who does not read is not told.
+        // A client that does not read does not get it.
         let _ = Pin::new(&mut *stream).poll_write(cx, &[0x88, 2, high, low]);
         let _ = Pin::new(stream).poll_flush(cx);
     }
@@ -333,7 +333,7 @@ mod tests {
             let _ = stream.read(&mut buffer).await.unwrap();
             let begun = Instant::now();
             if read_late {
-                // As long as nobody reads, nobody waits for the client.
+                // While nothing reads, the client's time does not run.
                 tokio::time::sleep(TIMEOUT * 3).await;
                 client.write_all(&[b'x'; 800]).await.unwrap();
                 for _ in 0..8 {
@@ -354,7 +354,7 @@ mod tests {
         }
     }
 
-    /// What is read of a client that sends this and then goes on with `again`, for so long; and why it ends.
+    /// What is read from a client that sends this and then repeats `again` for this long; and why it ends.
     async fn sends(first: &[u8], again: &[u8], seconds: u64) -> Option<Cut> {
         let user = User::new("a", Vec::<String>::new());
         let (ours, mut client) = tokio::io::duplex(10_000);
@@ -398,7 +398,7 @@ mod tests {
         ] {
             assert_eq!(sends(&first, &again, 5).await, cut, "{what}");
         }
-        // Slowly enough they come on, until there are too many of one message; but that has its time.
+        // Sent slowly they pass, until one message has too many; but it has a time limit.
         let began = Instant::now();
         assert_eq!(sends(&begun, &empty, 1000).await, None);
         assert!(began.elapsed() < TIMEOUT * 2, "a message counts from its first frame, however empty");

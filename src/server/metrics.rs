@@ -1,4 +1,4 @@
-//! What the pipeline counts of itself for `/metrics`, under upstream's names: admission, the store, the audit log, credentials.
+//! The pipeline's own metrics under upstream's names: admission, the store, the audit log, credentials.
 
 use std::collections::BTreeSet;
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -41,14 +41,14 @@ struct Stored {
     resource: &'static str,
 }
 
-/// One of the two halves of admission, as upstream names them.
+/// One of the two phases of admission, by upstream's name.
 #[derive(Clone, Copy)]
 pub(super) enum Half {
     Admit,
     Validate,
 }
 
-/// What is decided of one write.
+/// A decision on one write.
 #[derive(Clone, Copy)]
 pub(super) struct Decided {
     pub half: Half,
@@ -70,7 +70,7 @@ impl Decided {
     }
 }
 
-/// Webhooks are named by who configures them: so many names have series of their own.
+/// Webhook names are chosen by administrators: only this many get series of their own.
 const NAMES: usize = 256;
 const OTHERS: &str = "other";
 
@@ -78,7 +78,7 @@ const OTHERS: &str = "other";
 struct Names(Mutex<BTreeSet<String>>);
 
 impl Names {
-    /// The name, or what stands for it once there are too many.
+    /// The name, or a placeholder once there are too many.
     fn known(&self, name: &str) -> String {
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !names.contains(name) {
@@ -119,7 +119,7 @@ fn latency() -> Histogram {
 const MINUTE: f64 = 60.0;
 const HOUR: f64 = 60.0 * MINUTE;
 const DAY: f64 = 24.0 * HOUR;
-/// Upstream's buckets of what is left of a certificate's time.
+/// Upstream's buckets of a certificate's remaining lifetime.
 const LEFT: [f64; 14] = [
     0.0,
     30.0 * MINUTE,
@@ -137,7 +137,7 @@ const LEFT: [f64; 14] = [
     360.0 * DAY,
 ];
 
-/// Of all servers of this process.
+/// Shared by all servers of this process.
 pub(super) static METRICS: LazyLock<Metrics> = LazyLock::new(|| {
     instruments::declare(|registry| {
         let mut make = Maker(registry);
@@ -192,26 +192,26 @@ pub(super) static METRICS: LazyLock<Metrics> = LazyLock::new(|| {
 });
 
 impl Metrics {
-    /// One half of admission is through.
+    /// One phase of admission is complete.
     pub fn step(&self, decided: Decided) {
         let (r#type, operation, rejected) = decided.labels();
         self.steps.get_or_create(&Step { r#type, operation, rejected }).observe(decided.seconds());
     }
 
-    /// One plugin has decided.
+    /// One plugin decided.
     pub fn plugin(&self, name: &'static str, decided: Decided) {
         let (r#type, operation, rejected) = decided.labels();
         self.plugins.get_or_create(&Plugin { name, r#type, operation, rejected }).observe(decided.seconds());
     }
 
-    /// A webhook has answered, or has not.
+    /// A webhook call succeeded or failed.
     pub fn webhook(&self, name: &str, decided: Decided) {
         let (r#type, operation, rejected) = decided.labels();
         let labels = Webhook { name: self.names.known(name), r#type, operation, rejected };
         self.webhooks.get_or_create(&labels).observe(decided.seconds());
     }
 
-    /// The store has been asked about an object, or objects, of a kind.
+    /// A store operation on one or more objects of a kind completed.
     pub fn stored<T, E>(&self, operation: &'static str, kind: &Kind, began: Instant, outcome: &Result<T, E>) {
         let labels = Stored { operation, group: kind.group, resource: kind.plural };
         self.store.get_or_create(&labels).observe(began.elapsed().as_secs_f64());
@@ -221,7 +221,7 @@ impl Metrics {
         }
     }
 
-    /// An event of the audit log is on its way, or was left out.
+    /// An audit event was queued or dropped.
     pub fn audited(&self, is_kept: bool) {
         if is_kept {
             self.audited.inc()
@@ -230,7 +230,7 @@ impl Metrics {
         };
     }
 
-    /// Somebody was recognized by a certificate that has so many seconds left.
+    /// A client authenticated with a certificate that has this many seconds left.
     pub fn certificate(&self, left: f64) {
         self.certificates.observe(left);
     }

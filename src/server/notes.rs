@@ -1,9 +1,9 @@
-//! What is to be told beside a request's answer: warnings for who asked, annotations for the audit log.
+//! Additional output of a request: warnings for the client, annotations for the audit log.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 
-/// Upstream's limits of warnings, in characters: of all together, and of each where they are more.
+/// Upstream's limits of warnings, in characters: in total, and for each if they exceed that.
 const MOST_TOGETHER: usize = 4096;
 const LONGEST_CUT: usize = 256;
 
@@ -22,7 +22,7 @@ impl Notes {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Warns who asked, of each thing once: a write may be decided on several times.
+    /// Adds a warning, without duplicates: a write may be evaluated several times.
     pub fn warn(&self, warning: impl Into<String>) {
         let (mut inner, warning) = (self.lock(), warning.into());
         if !inner.warnings.contains(&warning) {
@@ -30,12 +30,12 @@ impl Notes {
         }
     }
 
-    /// Notes something for the audit log. The first word on a key stands.
+    /// Adds an audit annotation. The first value of a key stays.
     pub fn annotate(&self, key: impl Into<String>, value: impl Into<String>) {
         self.lock().annotations.entry(key.into()).or_insert_with(|| value.into());
     }
 
-    /// Takes out the warnings; where they are too much together, each is cut, and the last ones are left out.
+    /// Takes out the warnings; if they are too long in total, each is truncated, and the last ones are dropped.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = std::mem::take(&mut self.lock().warnings);
         let length = |warning: &String| warning.chars().count();

@@ -1,4 +1,4 @@
-//! The patch verb, of all patch types; the two kinds of apply create what is not there.
+//! The patch verb, for all patch types; both forms of apply create missing objects.
 
 use serde_json::Value;
 
@@ -11,7 +11,7 @@ use super::update::respond;
 use super::write_scope::part_of;
 use super::{Server, fields};
 
-/// How often apply changes its mind between creating and patching.
+/// How often apply switches between creating and patching.
 const MAX_RETRIES: usize = 8;
 const RESTLESS: &str = "the object is created and deleted by others meanwhile; please try again";
 
@@ -35,7 +35,7 @@ impl Server {
         }
     }
 
-    /// Server-side apply: creates the object, or merges into the one that is there by who manages what.
+    /// Server-side apply: creates the object, or merges into the existing one by field ownership.
     async fn apply(&self, mut call: ResolvedRequest, body: Value) -> Result<Response, Status> {
         if body["metadata"]["managedFields"].as_array().is_some_and(|entries| !entries.is_empty()) {
             return Err(Status::bad_request("metadata.managedFields must be nil"));
@@ -76,7 +76,7 @@ impl Server {
         Err(call.conflict(RESTLESS))
     }
 
-    /// Creates the object, or merges into the one that is there.
+    /// Creates the object, or merges into the existing one.
     async fn apply_three_way(&self, mut call: ResolvedRequest, body: Value) -> Result<Response, Status> {
         for _ in 0..MAX_RETRIES {
             match self.patch_existing(&call, PatchType::ThreeWay, &body).await {
@@ -109,7 +109,8 @@ impl Server {
             let patched = || patch::patch(call.asked(), of_type, &call.shown(&current.object), body);
             let (object, unknown) = match call.asked().try_decode(patched()?, validation) {
                 Ok(decoded) => decoded,
-                // Where it is no object of its kind any more, upstream shows all of it; of a strategic patch the patch.
+                // If the result is no longer a valid object of its kind, upstream prints all of it; for a strategic patch, the
+                // patch.
                 Err(why) => {
                     return Err(match of_type {
                         PatchType::Strategic => why.of_patch(true, &as_go_prints(body)),
@@ -126,7 +127,7 @@ impl Server {
     }
 }
 
-/// As Go's `%+v` prints a tree of maps.
+/// Formats like Go's `%+v` of a tree of maps.
 fn as_go_prints(value: &Value) -> String {
     let joined = |parts: Vec<String>| parts.join(" ");
     match value {

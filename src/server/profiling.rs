@@ -1,4 +1,4 @@
-//! What `/debug/pprof/` asks of its process: where its CPU time goes, and who holds its memory.
+//! Profiles for `/debug/pprof/`: CPU time and memory of the process.
 
 use std::error::Error;
 use std::fmt::{self, Debug};
@@ -7,12 +7,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-/// Whoever measures the process that a server is in.
+/// The profiler of the server's process.
 #[async_trait]
 pub trait Profiler: Debug + Send + Sync {
-    /// What runs for so long: a gzipped `Profile` of pprof. Refused while another one is made.
+    /// A CPU profile over this time: a gzipped pprof `Profile`. Refused while another one runs.
     async fn cpu(&self, time: Duration) -> Result<Bytes, ProfileError>;
-    /// What holds memory: of all since the start, or where that was not asked for then, of what is allocated for so long.
+    /// A heap profile: since the start, or if that was not enabled then, of allocations during this time.
     async fn heap(&self, time: Duration) -> Result<Bytes, ProfileError>;
 }
 
@@ -23,19 +23,19 @@ pub enum Measured {
     Heap,
 }
 
-/// Why there is no profile, as Go's `net/http/pprof` words it where it fails so too.
+/// Why there is no profile, in the words of Go's `net/http/pprof` where it has them.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
-    /// Another one is being made.
+    /// Another profile is in progress.
     #[error("Could not enable {} profiling: {}", .0, .0.in_use())]
     Busy(Measured),
-    /// Measuring could not begin.
+    /// Profiling could not be started.
     #[error("Could not enable {0} profiling: {1}")]
     Enable(Measured, #[source] Box<dyn Error + Send + Sync>),
-    /// What was measured could not be read.
+    /// The samples could not be read.
     #[error("Could not read the {0} profile: {1}")]
     Read(Measured, #[source] Box<dyn Error + Send + Sync>),
-    /// No profile could be made of what was read.
+    /// The profile could not be built from the samples.
     #[error(transparent)]
     Make(Box<dyn Error + Send + Sync>),
 }

@@ -1,4 +1,4 @@
-//! What the server says of its own protections: by looking, where a look is possible.
+//! Reports the server's protections, verified where possible.
 
 use podwright_api::protections::{AtRest, PATH, Process, Protections};
 use podwright_api::{Status, User};
@@ -9,11 +9,11 @@ use super::{Server, store_error};
 
 const SECRETS: &str = "/registry/secrets/";
 const PAGE: usize = 500;
-/// So many keys of what lies in the clear are told.
+/// How many keys of unencrypted values are listed.
 const TOLD: usize = 20;
 
 impl Server {
-    /// For those who may `get /debug/protections`.
+    /// For users who may `get /debug/protections`.
     pub async fn protections(&self, user: &User) -> Result<Protections, Status> {
         self.authorizer.authorize_path(user, "get", PATH)?;
         let config = &self.config;
@@ -38,7 +38,7 @@ impl Server {
     }
 }
 
-/// Reads Secrets as they lie in the store.
+/// Reads Secrets in their stored form.
 async fn at_rest(raw: &dyn Store) -> Result<AtRest, Status> {
     let (mut found, mut after) = (AtRest::default(), None);
     loop {

@@ -9,12 +9,12 @@ pub(super) fn concerns(kind: &Kind) -> bool {
     kind.built_in() == "Service"
 }
 
-/// A key that must be absent and is taken, an address or a port.
+/// A key that must be absent but exists: an address or a port.
 #[derive(Clone, Debug)]
 pub(super) struct Reservation {
     pub key: String,
     pub owner: String,
-    /// The answer if it is taken; `None`: it was chosen, so choose another.
+    /// The response in that case; `None`: it was allocated automatically, so another can be chosen.
     pub refusal: Option<Status>,
 }
 

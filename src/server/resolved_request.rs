@@ -14,15 +14,15 @@ use podwright_api::{Cause, Kind, Object, Options, Request, Status, User, Verb, s
 use super::authorize::attributes::Attributes;
 use super::notes::Notes;
 
-/// Each object of a collection is asked all of a selector. (By REST no path is longer either.)
+/// A selector is evaluated for each object of a collection. (REST paths are no longer either.)
 const LONGEST_SELECTOR: usize = 64 << 10;
 
-/// A resolved request; everything behind the pipeline's door works on it.
+/// A resolved request, the input of everything inside the pipeline.
 pub(super) struct ResolvedRequest {
     pub verb: Verb,
     /// The stored kind.
     pub kind: &'static Kind,
-    /// Another version of it, where that was asked for.
+    /// Another version of it, if requested.
     pub version: Option<&'static Kind>,
     /// `None` for cluster-scoped kinds, and for a collection over all namespaces.
     pub namespace: Option<String>,
@@ -31,11 +31,11 @@ pub(super) struct ResolvedRequest {
     pub body: Option<Value>,
     pub options: Options,
     pub user: User,
-    /// The other end of the connection that it came by.
+    /// The peer address of its connection.
     pub address: Option<IpAddr>,
-    /// A deletion that comes of an eviction.
+    /// A deletion by an eviction.
     pub evicts: bool,
-    /// What is to be told beside the answer.
+    /// Warnings and annotations.
     pub notes: Arc<Notes>,
 }
 
@@ -47,12 +47,12 @@ impl ResolvedRequest {
         let kind = asked.stored();
         let given = |s: Option<String>| s.filter(|s| !s.is_empty());
         let namespace = given(request.namespace);
-        // No namespace has objects of the cluster's: who acts within one for somebody is not to reach them by their names alone.
+        // Cluster-scoped objects are not in any namespace: a component acting within one on a user's behalf must not reach them by
+        // name.
         if namespace.is_some() && !kind.namespaced {
             return Err(no_such_resource(kind.plural, kind.group));
         }
-        // A custom resource may lie there as another version, or as an older schema had it: it is always brought into the
-        // form that is asked for.
+        // A custom resource may be stored in another version, or by an older schema: it is always converted to the requested form.
         let version = (asked.is_custom() || !std::ptr::eq(asked, kind)).then_some(asked);
         let mut call = ResolvedRequest {
             verb: request.verb,
@@ -74,7 +74,7 @@ impl ResolvedRequest {
         Ok(call)
     }
 
-    /// A create or update may leave its scope to the object itself, as `kubectl create -f` does.
+    /// A create or update may take its namespace and name from the object, as with `kubectl create -f`.
     fn take_names_of_body(&mut self) {
         if !matches!(self.verb, Verb::Create | Verb::Update) {
             return;
@@ -91,7 +91,7 @@ impl ResolvedRequest {
         }
     }
 
-    /// A body that names a field twice. (One that is not decoded strictly has the last of both.)
+    /// A body with duplicate fields. (Non-strict decoding keeps the last of both.)
     fn refuse_duplicates(&self, duplicates: &[String]) -> Result<(), Status> {
         let strict = self.options.field_validation.unwrap_or_default() == FieldValidation::Strict;
         let writes = matches!(self.verb, Verb::Create | Verb::Update | Verb::Patch);
@@ -124,7 +124,7 @@ impl ResolvedRequest {
             return Err(Status::bad_request(why));
         }
         self.check_names()?;
-        // What is authorized for a part of objects would else be answered with the whole of them.
+        // Otherwise authorization for a subresource would return whole objects.
         if self.subresource.is_some() && collection {
             return Err(self.not_allowed(self.verb.as_str()));
         }
@@ -141,7 +141,7 @@ impl ResolvedRequest {
         Ok(())
     }
 
-    /// A name that holds a slash would be another object's key.
+    /// A name with a slash would be another object's key.
     pub fn check_names(&self) -> Result<(), Status> {
         for part in [&self.namespace, &self.name].into_iter().flatten() {
             let why = names::path_segment(part);
@@ -152,12 +152,12 @@ impl ResolvedRequest {
         Ok(())
     }
 
-    /// The row that was asked for.
+    /// The requested version.
     pub fn asked(&self) -> &'static Kind {
         self.version.unwrap_or(self.kind)
     }
 
-    /// The row whose rules hold: a custom resource is judged by the version in which it comes.
+    /// The version whose rules apply: a custom resource is validated in the version in which it was sent.
     pub fn rules(&self) -> &'static Kind {
         if self.kind.is_custom() { self.asked() } else { self.kind }
     }
@@ -180,7 +180,7 @@ impl ResolvedRequest {
         }
     }
 
-    /// The name of a request that has one by `check`.
+    /// The name of a request; `check` ensures that it has one.
     pub fn name(&self) -> &str {
         self.name.as_deref().unwrap_or("")
     }
@@ -190,11 +190,11 @@ impl ResolvedRequest {
     pub fn take_body(&mut self) -> Result<Value, Status> {
         self.body.take().ok_or_else(|| Status::bad_request("the request has no body"))
     }
-    /// The kind of what the subresource takes, where that is no object of the request's kind.
+    /// The kind of the subresource's body, if it is not the request's kind.
     pub fn order(&self) -> Option<&'static Kind> {
         kinds::order::of(self.subresource.as_deref()?)
     }
-    /// The body, decoded as what the subresource takes; and what there is to warn of.
+    /// The body, decoded as the subresource's kind; and warnings.
     pub fn take_order(&mut self) -> Result<(Object, Vec<String>), Status> {
         let body = self.take_body()?;
         let order = self.order().ok_or_else(|| self.not_allowed(self.verb.as_str()))?;
@@ -205,19 +205,19 @@ impl ResolvedRequest {
         self.namespace.as_deref().unwrap_or("")
     }
 
-    /// What is asked of the authorizers, as upstream's paths tell it.
+    /// The attributes for authorization, as upstream's paths define them.
     pub fn attributes(&self) -> Attributes<'_> {
         let is_namespace = self.kind.built_in() == "Namespace";
         let selector = self.options.field_selector.as_deref().unwrap_or("");
         let name = match self.verb {
-            // The name of what is created stands in the body; a rule for a name is none for creating it.
+            // On create the name is in the body; rules for names do not allow creation.
             Verb::Create if self.subresource.is_none() => "",
             Verb::List | Verb::Watch | Verb::DeleteCollection => named_by(selector).unwrap_or(self.name()),
             _ => self.name(),
         };
         Attributes {
             subresource: self.subresource.as_deref().unwrap_or(""),
-            // A Namespace is in itself: who may read all within it may read it.
+            // A Namespace is within itself: whoever may read everything within it may read it.
             namespace: if is_namespace { name } else { self.within() },
             name,
             field_selector: selector,
@@ -226,7 +226,7 @@ impl ResolvedRequest {
         }
     }
 
-    /// The verb as rules name it: sessions are got or created.
+    /// The verb as rules name it: sessions use get or create.
     fn verb_asked(&self) -> &'static str {
         match (self.verb, self.subresource.as_deref()) {
             (Verb::Connect, Some("log" | "inspect" | "trace" | "proxy")) => "get",
@@ -256,7 +256,7 @@ impl ResolvedRequest {
     pub fn not_allowed(&self, verb: &str) -> Status {
         Status::method_not_allowed(self.kind.plural, self.kind.group, verb)
     }
-    /// `Success`, about this object, by the group that it was asked for in.
+    /// A `Success` status about this object, with the group of the requested version.
     pub fn success(&self, uid: &str) -> Status {
         let asked = self.asked();
         let mut status = Status::success().with_details(asked.plural, asked.group, self.name());
@@ -265,13 +265,13 @@ impl ResolvedRequest {
     }
 }
 
-/// What a path that leads nowhere is answered with, by whatever door it came.
+/// The response for an unknown path, on any face.
 fn no_such_resource(resource: &str, group: &str) -> Status {
     let why = "the server could not find the requested resource";
     Status::failure(404, "NotFound", why).with_details(resource, group, "")
 }
 
-/// Subresources beside those of the kinds table: podwright's own, and proxy, which is the REST face's.
+/// Subresources in addition to the kinds table: podwright's own, and proxy, which the REST face handles.
 const OWN: &[(&str, &[&str])] =
     &[("Pod", &["inspect", "trace", "proxy"]), ("Service", &["proxy"]), ("Node", &["image", "dial", "proxy", "usage"])];
 
@@ -279,8 +279,8 @@ fn is_served(kind: &Kind, subresource: &str) -> bool {
     OWN.iter().any(|(of, names)| *of == kind.built_in() && names.contains(&subresource))
 }
 
-/// The one name that a field selector leaves, as it is read when it selects. One that has to be escaped counts as none: then
-/// the right to all is asked for.
+/// The single name that a field selector selects, as parsed for selection. One with escapes counts as none: then the right to all
+/// objects is required.
 fn named_by(selector: &str) -> Option<&str> {
     let read = FieldSelector::parse(selector).ok()?;
     let name = read.exact("metadata.name")?;

@@ -1,5 +1,5 @@
-//! What a backup may hold: objects as this server writes them. Whoever made it may be anybody, and what one reader takes for one
-//! object shall be the same object to the next.
+//! Validates backups: values must be in this server's own encoding. A backup may come from anybody, and every parser must read the
+//! same object.
 
 use std::str::Utf8Error;
 
@@ -16,18 +16,18 @@ pub enum ValueError {
     NotUtf8(Utf8Error),
     #[error("it is no object")]
     NotAnObject,
-    /// It is no JSON, or there is something behind the object.
+    /// It is not JSON, or data follows the object.
     #[error("{0}")]
     Json(serde_json::Error),
     #[error("it has blanks, as nothing has that a server writes")]
     Blanks,
-    /// This field is there twice.
+    /// This field occurs twice.
     #[error("the field {0} is there twice")]
     Twice(String),
 }
 
-/// Fails where a value is none that a server writes. What is sealed is judged by its key alone, and claims of addresses and ports
-/// are no objects.
+/// Fails if a server would not write this value. Encrypted values are checked by their key only, and claims of addresses and ports
+/// are not objects.
 pub fn check(key: &str, value: &[u8]) -> Result<(), ValueError> {
     if value.starts_with(SEALED) || key.starts_with(allocate::ROOT) {
         return Ok(());
@@ -46,7 +46,7 @@ pub fn check(key: &str, value: &[u8]) -> Result<(), ValueError> {
     }
 }
 
-/// Whether there are blanks outside of strings, in what is JSON.
+/// Whether JSON has whitespace outside of strings.
 fn has_blanks(json: &[u8]) -> bool {
     let (mut within, mut escaped) = (false, false);
     json.iter().any(|byte| {

@@ -1,7 +1,7 @@
-//! When to look again at what has failed, each object at a time of its own.
+//! Retries of failed work, with a back-off per object.
 //!
-//! The loops of the server go over objects that anyone may have written. What one writer has made impossible to do (an object too
-//! large to be noted in, say) must keep no other object waiting, nor spin: it alone is tried again, ever later.
+//! The server's loops process objects that any user may have written. One that fails permanently (too large to be updated, say)
+//! must neither delay others nor spin: only that one is retried, with growing delays.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -21,7 +21,7 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// How long to wait after one more failure.
+    /// The delay after another failure.
     pub fn next(&mut self) -> Duration {
         let wait = FIRST.saturating_mul(1 << self.failures.min(16)).min(LONGEST);
         self.failures = self.failures.saturating_add(1);
@@ -29,7 +29,7 @@ impl Backoff {
     }
 }
 
-/// The keys of objects that have failed, each due when its own wait is over.
+/// The keys of failed objects, each due after its own delay.
 #[derive(Debug)]
 pub(super) struct Retries<K> {
     due: DelayQueue<K>,
@@ -43,7 +43,7 @@ impl<K> Default for Retries<K> {
 }
 
 impl<K: Clone + Eq + Hash> Retries<K> {
-    /// Notes that the object has failed once more.
+    /// Records another failure of the object.
     pub fn failed(&mut self, key: K) {
         let (backoff, place) = self.known.entry(key.clone()).or_default();
         let wait = backoff.next();
@@ -53,19 +53,19 @@ impl<K: Clone + Eq + Hash> Retries<K> {
         }
     }
 
-    /// Notes that nothing is left to try for the object: it has been done, or is gone.
+    /// Records that nothing is left to retry for the object: it succeeded, or is gone.
     pub fn forget(&mut self, key: &K) {
         if let Some((_, Some(place))) = self.known.remove(key) {
             self.due.remove(&place);
         }
     }
 
-    /// Whether something is left to try for the object.
+    /// Whether a retry for the object is pending.
     pub fn has(&self, key: &K) -> bool {
         self.known.contains_key(key)
     }
 
-    /// The next object that is due; never, while none waits.
+    /// The next object that is due; never resolves while none waits.
     pub async fn next(&mut self) -> K {
         match self.due.next().await {
             Some(due) => {

@@ -1,4 +1,4 @@
-//! The reviews: questions about who someone is, and what he may do, answered in the status of what was sent.
+//! The review APIs: questions about who a user is and what they may do, answered in the status of the submitted object.
 
 use serde_json::{Value, json};
 
@@ -53,7 +53,7 @@ impl Server {
         })
     }
 
-    /// SubjectAccessReview, and its kinds for oneself and for one namespace.
+    /// SubjectAccessReview, and its variants for oneself and for one namespace.
     async fn review_access(&self, call: &ResolvedRequest, spec: &Value) -> Result<Value, Status> {
         let (resource, path) = (&spec["resourceAttributes"], &spec["nonResourceAttributes"]);
         let invalid = |field: &str, value: &Value, why: &str| {
@@ -122,7 +122,7 @@ fn answered(call: &ResolvedRequest, mut object: Object, warnings: Vec<String>) -
     Response { warnings, ..get::object(object.to_vec().into(), true) }
 }
 
-/// A user as reviews show him.
+/// A user as reviews represent it.
 fn info(user: &User) -> Result<Value, Status> {
     serde_json::to_value(user).map_err(Status::internal)
 }
@@ -152,7 +152,7 @@ fn asked<'a>(user: &'a User, resource: &'a Value, path: &'a Value, selector: &'a
     }
 }
 
-/// The part of a `fieldSelector` that an authorizer understands: what must equal one value.
+/// The part of a `fieldSelector` that authorizers understand: equality with one value.
 fn field_selector(given: &Value) -> String {
     if let Some(raw) = given["rawSelector"].as_str() {
         return raw.to_owned();

@@ -34,16 +34,16 @@ use super::{Server, answers, discover};
 use told::{tell, tell_of};
 use wire::{MAX_BATCH, MAX_REQUEST, MAX_RESPONSE, error, user};
 
-/// The longest parameters of a subscription, which may go on for ever: REST's are as long as a head.
+/// The longest parameters of a subscription, which may last forever: REST's are as long as a head.
 const MAX_SUBSCRIPTION: usize = 64 << 10;
 const MAX_CONNECTIONS: u32 = 100_000;
-/// Of one connection; a node's agent has some tens of them, and one for each ConfigMap and Secret of its Pods.
+/// Of one connection; a node's agent has a few dozen, and one for each ConfigMap and Secret of its Pods.
 const MAX_SUBSCRIPTIONS: u32 = 10_000;
-/// Messages that may wait for a slow connection; their bytes are counted (see `unread`), and so are those that wait to be among them
-/// (see `in_flight`).
+/// Messages buffered for a slow connection; their bytes are counted (see `unread`), and so are those waiting to be buffered (see
+/// `in_flight`).
 const MESSAGES: u32 = 16;
 
-/// Each call is counted.
+/// Counts each call.
 type Layers = tower::layer::util::Stack<Counting, tower::layer::util::Identity>;
 
 /// The service of one connection.
@@ -71,13 +71,13 @@ impl Endpoint {
         Ok(Endpoint { builder, methods: methods(server)?.into() })
     }
 
-    /// One service a connection: a shared one would give all connections one id.
+    /// One service per connection: a shared one would give all connections one id.
     pub fn service(&self, stop: StopHandle) -> RpcService {
         self.builder.clone().build(self.methods.clone(), stop)
     }
 }
 
-/// The methods that take a request and answer it; `patch_type` is what the method implies.
+/// The methods with a request and a response; `patch_type` is implied by the method.
 const REQUESTS: [(&str, Verb, Option<PatchType>); 9] = [
     ("get", Verb::Get, None),
     ("list", Verb::List, None),
@@ -139,7 +139,7 @@ fn methods(server: Arc<Server>) -> Result<RpcModule<Server>, jsonrpsee::core::Re
     Ok(module)
 }
 
-/// Keeps the room of an answer until that has gone out.
+/// Keeps a response's room until it is sent.
 fn keep(ext: &Extensions, size: usize, room: Room) {
     if let Some(unread) = ext.get::<Arc<Unread>>() {
         unread.answer(size, room);
@@ -148,7 +148,7 @@ fn keep(ext: &Extensions, size: usize, room: Room) {
     }
 }
 
-/// A refusal, of which a long one keeps its room like an answer: it may have a thousand causes.
+/// A refusal; a long one holds room like a response, as it may have a thousand causes.
 fn refusal(server: &Server, ext: &Extensions, why: ErrorObjectOwned) -> ErrorObjectOwned {
     let size = why.message().len() + why.data().map_or(0, |data| data.get().len());
     if size <= EACH {
@@ -163,7 +163,7 @@ fn refusal(server: &Server, ext: &Extensions, why: ErrorObjectOwned) -> ErrorObj
     }
 }
 
-/// The document of `rpc.discover`: made once for the kinds that there are, and taking part in the limits of reads.
+/// The document of `rpc.discover`: built once for the current kinds, and counted against the limit of reads.
 async fn discovered(server: &Server, user: &User) -> Result<(Box<RawValue>, Room), Status> {
     let _seat = server.limiters.enter_to_read(user).await?;
     let (kinds, all) = (server.kinds(), Vec::from_iter(server.kinds().all()));
@@ -173,7 +173,7 @@ async fn discovered(server: &Server, user: &User) -> Result<(Box<RawValue>, Room
     Ok((raw(&document.bytes)?, room))
 }
 
-/// Answers one request; the room of its size is held until the connection has written it.
+/// Answers one request; its room is held until the connection has written it.
 async fn answer(
     server: &Server,
     params: Params<'_>,
@@ -211,7 +211,7 @@ async fn answer(
         let response = handled?;
         let size = rest::size_of(&response);
         let room = server.answers.try_enter(&caller, size).ok_or_else(answers::full)?;
-        // It is copied twice, and looked through once.
+        // It is copied twice, and scanned once.
         let encoded = server.large.run(&caller, size / 4, async { encode(response) }).await?;
         Ok((encoded, size, room))
     };
@@ -236,11 +236,11 @@ struct OfNode {
     node: String,
 }
 
-/// The parameters of a call.
+/// Parses the parameters of a call.
 ///
 /// # Errors
 ///
-/// They cannot be read: the audit log is told of that.
+/// They cannot be parsed, which is recorded in the audit log.
 fn read<T: for<'a> Deserialize<'a>>(
     server: &Server,
     ext: &Extensions,
@@ -250,13 +250,13 @@ fn read<T: for<'a> Deserialize<'a>>(
     parse_params(params).map_err(|why| unread(server, ext, method, why))
 }
 
-/// Tells the audit log of a call that cannot be read.
+/// Records a call that cannot be parsed in the audit log.
 fn unread(server: &Server, ext: &Extensions, method: &str, why: Status) -> ErrorObjectOwned {
     tell_of(server, ext, "post", &format!("/rpc/{method}"), Some(&why));
     error(why)
 }
 
-/// Tells the audit log of a request for which there is no room.
+/// Records a request for which there is no room in the audit log.
 fn turned_away(server: &Server, request: &Request, why: Status) -> ErrorObjectOwned {
     if let Some(audit) = &server.config.audit {
         audit.turned_away(request, &server.kinds(), &why);
@@ -266,14 +266,14 @@ fn turned_away(server: &Server, request: &Request, why: Status) -> ErrorObjectOw
 
 fn parse_params<T: for<'a> Deserialize<'a>>(params: &Params<'_>) -> Result<T, Status> {
     let text = params.as_str().unwrap_or("{}");
-    // Structs are read from lists too, in which nothing has a name that could stand there twice.
+    // Structs deserialize from lists, too, which have no names that could be duplicate.
     if !text.trim_start().starts_with('{') {
         return Err(Status::bad_request("params: they are an object, by their names"));
     }
     serde_json::from_str(text).map_err(|e| Status::bad_request(format!("params: {e}")))
 }
 
-/// The parameters of a subscription are kept for as long as it goes on.
+/// The parameters of a subscription are kept for as long as it lasts.
 fn lasting(params: &Params<'_>) -> Result<(), Status> {
     match params.as_str().is_none_or(|text| text.len() <= MAX_SUBSCRIPTION) {
         true => Ok(()),
@@ -296,7 +296,7 @@ fn parse(server: &Server, params: &Params<'_>, verb: Verb, ext: &Extensions) -> 
     Ok(Request { verb, user, duplicates, address: Source::of(ext), origin, ..request })
 }
 
-/// How a request came. It always has this: a request without an origin is one of this process' own components.
+/// The origin of a request, which must be set: a request without one counts as this process' own.
 fn origin_of(env: &Env, ext: &Extensions) -> Arc<Origin> {
     match ext.get::<Arc<Origin>>() {
         Some(connection) => origin::again(env, connection),
@@ -304,7 +304,7 @@ fn origin_of(env: &Env, ext: &Extensions) -> Arc<Origin> {
     }
 }
 
-/// Bytes that are JSON already.
+/// Bytes that are valid JSON.
 fn raw(bytes: &[u8]) -> Result<Box<RawValue>, Status> {
     let text = std::str::from_utf8(bytes).map_err(Status::internal)?;
     RawValue::from_string(text.to_owned()).map_err(Status::internal)
@@ -326,14 +326,14 @@ fn encode(response: Response) -> Result<Answer, Status> {
     Ok(answer)
 }
 
-/// An event as a subscription has it.
+/// An event of a subscription.
 #[derive(Serialize)]
 struct Told<'a> {
     r#type: EventKind,
     object: &'a RawValue,
 }
 
-/// An event's message. That its object is JSON is looked at once for all subscriptions.
+/// An event's message. Its object's JSON is validated once for all subscriptions.
 async fn message(
     server: &Server,
     user: &User,
@@ -346,11 +346,11 @@ async fn message(
         let told = Told { r#type: event.kind, object: &object };
         SubscriptionMessage::new(sink.method_name(), sink.subscription_id(), &told).map_err(Status::internal)
     };
-    // It runs beside all calls.
+    // It is not part of a call.
     server.limiters.cpu.measured(user, server.large.run(user, event.object.len(), work)).await
 }
 
-/// Serves one watch. Its end is told, so that the client resumes.
+/// Serves one watch. Reports its end, so that the client resumes.
 async fn watch(
     params: Params<'static>,
     pending: PendingSubscriptionSink,
@@ -392,7 +392,7 @@ async fn watch(
             return SubscriptionCloseResponse::None;
         }
         match message(&server, &user, &event, &sink).await {
-            // Waiting here is the backpressure: a client that does not read is cut off by the cache.
+            // Waiting here is the backpressure: the cache cuts off a client that does not read.
             Ok(message) => {
                 if sink.send(message).await.is_err() {
                     return SubscriptionCloseResponse::None;
@@ -411,7 +411,7 @@ async fn may_send(server: &Server, ext: &Extensions, bytes: usize) -> bool {
     }
 }
 
-/// Tells a node what sessions it shall serve.
+/// Notifies a node of the sessions that it must serve.
 async fn sessions(
     params: Params<'static>,
     pending: PendingSubscriptionSink,
@@ -442,14 +442,14 @@ async fn sessions(
         let session = tokio::select! {
             session = sessions.recv() => session,
             () = sink.closed() => return SubscriptionCloseResponse::None,
-            // Who may no longer serve the node is told of no session any more, and none waits for him.
+            // An agent that is no longer authorized gets no more sessions, and none waits for it.
             _ = rounds.tick() => match server.may_serve(&user, &node) {
                 Ok(()) => continue,
                 Err(why) => return SubscriptionCloseResponse::NotifErr(why.message.into()),
             },
         };
         let Some(session) = session else { return SubscriptionCloseResponse::None };
-        // A Session is made of strings and numbers: it encodes.
+        // A Session consists of strings and numbers: it always encodes.
         let Ok(message) = serde_json::value::to_raw_value(&session) else { continue };
         if !may_send(&server, &ext, message.get().len()).await {
             return SubscriptionCloseResponse::None;

@@ -1,6 +1,6 @@
-//! How many sessions with nodes and extension API servers may be open at once: in all, of one user, in one namespace, with one
-//! object (a Pod, a node), and of one user with one object. So no user keeps others from a Pod. When all are taken, whoever has
-//! most loses his oldest to who has fewer. A session counts from the request for it to its end.
+//! Limits open sessions with nodes and extension API servers: in total, per user, per namespace, per object (a Pod, a node), and
+//! per user and object. So no user can keep others from a Pod. When all are taken, the user with the most loses the oldest to one
+//! with fewer. A session counts from its request to its end.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -12,10 +12,10 @@ use podwright_api::{
     shares::{Shares, Slot},
 };
 
-/// The limits; each is a number of sessions.
+/// The limits, in sessions.
 ///
-/// Upstream counts none: its long-running requests are exempt from flow control. One with a Pod is some descriptors of its
-/// shim, whose limit is what the agent was started with (1024 as a rule), of the agent and of the server.
+/// Upstream has none: its long-running requests are exempt from flow control. A session with a Pod takes several descriptors of its
+/// shim, whose limit the agent inherited (usually 1024), of the agent and of the server.
 #[derive(Clone, Copy, Debug)]
 pub struct SessionLimits {
     pub all: usize,
@@ -31,7 +31,7 @@ impl Default for SessionLimits {
     }
 }
 
-/// What is counted together.
+/// A set of sessions that is counted together.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Scope {
     User(String),
@@ -40,15 +40,15 @@ enum Scope {
     UserWithObject(String, String),
 }
 
-/// What a session is with.
+/// The object of a session.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct With<'a> {
-    /// "" for what is in none.
+    /// "" for cluster-scoped objects.
     pub namespace: &'a str,
-    /// What tells it from all others: a Pod's uid, `nodes/<name>`, `apiservices/<name>`.
+    /// Identifies it: a Pod's uid, `nodes/<name>`, `apiservices/<name>`.
     pub object: &'a str,
-    /// Whether all tenants share the object. Then a user has his share of it, and no number is the object's: whoever had them all
-    /// would keep all others from it.
+    /// Whether all tenants share the object. Then there is a limit per user but none per object: otherwise one user could lock out
+    /// all others.
     pub shared: bool,
 }
 
@@ -59,21 +59,21 @@ pub(super) struct Sessions {
     open: Mutex<HashMap<Scope, usize>>,
 }
 
-/// The right of one session to be open; it ends when dropped.
+/// The permission of one session to be open, which ends when dropped.
 pub(super) struct OpenSession {
     sessions: Arc<Sessions>,
     scopes: Vec<Scope>,
-    /// `None`: it is not counted.
+    /// `None`: not counted.
     place: Option<Slot>,
 }
 
 impl OpenSession {
-    /// Whom it counts for; "" where it does not count.
+    /// Its user; "" if not counted.
     pub fn user(&self) -> &str {
         self.place.as_ref().map_or("", Slot::user)
     }
 
-    /// What goes on for as long as both sides want may have to end for others: then this is cancelled.
+    /// Cancelled when the session, which may last indefinitely, must end for others.
     pub fn lasting(&self) -> CancellationToken {
         self.place.as_ref().map(Slot::lasting).unwrap_or_default()
     }
@@ -84,7 +84,7 @@ impl Sessions {
         Arc::new(Sessions { limits, all: Shares::new(limits.all), open: Mutex::default() })
     }
 
-    /// Counts one more; 429 where it would be one too many. The superuser's are not counted, as with requests.
+    /// Counts one more; 429 if it exceeds a limit. The superuser's are not counted, like requests.
     pub fn enter(self: &Arc<Sessions>, user: &User, with: With<'_>) -> Result<OpenSession, Status> {
         if user.is_in("system:masters") {
             return Ok(self.uncounted());
@@ -120,13 +120,13 @@ impl Sessions {
         Ok(OpenSession { sessions: self.clone(), scopes, place: Some(place) })
     }
 
-    /// One of the server's own.
+    /// A session of the server's own.
     pub fn uncounted(self: &Arc<Sessions>) -> OpenSession {
         OpenSession { sessions: self.clone(), scopes: Vec::new(), place: None }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Scope, usize>> {
-        // Counters that a panic left behind are whole: nothing panics while they are changed.
+        // Counters stay consistent: nothing panics while they are changed.
         self.open.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
@@ -159,7 +159,7 @@ mod tests {
         User::new(name, Vec::<String>::new())
     }
 
-    /// So many as are let in.
+    /// As many as are admitted.
     fn fill(sessions: &Arc<Sessions>, name: &str, with: With<'_>) -> Vec<OpenSession> {
         std::iter::from_fn(|| sessions.enter(&user(name), with).ok()).take(100).collect()
     }

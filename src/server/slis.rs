@@ -1,5 +1,4 @@
-//! `/metrics/slis`: how the checks of the server's health come out, under upstream's names
-//! (`k8s.io/component-base/metrics/prometheus/slis`).
+//! `/metrics/slis`: results of the health checks, under upstream's names (`k8s.io/component-base/metrics/prometheus/slis`).
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge};
@@ -20,7 +19,7 @@ struct Outcome {
     status: &'static str,
 }
 
-/// What is counted of one server.
+/// The metrics of one server.
 pub(super) struct Slis {
     registry: Registry,
     now: Family<Check, Gauge>,
@@ -43,7 +42,7 @@ impl Default for Slis {
 }
 
 impl Slis {
-    /// A check that is a part of `r#type` (`healthz`, `livez`, `readyz`) was run.
+    /// A check of `r#type` (`healthz`, `livez`, `readyz`) was run.
     pub fn observe(&self, name: &'static str, r#type: &'static str, is_good: bool) {
         self.now.get_or_create(&Check { name, r#type }).set(is_good.into());
         let status = if is_good { "success" } else { "error" };

@@ -1,8 +1,8 @@
 //! Raw streams: a caller's half and a node's half meet here and are spliced, byte for byte, with plain backpressure.
 //!
-//! `connect` tells the caller an id to dial. Once he is there, and not before, the node is asked (through its subscription to
-//! sessions) to dial another one: what nobody waits for is never started. Both have a while to come. The bytes are `api::stream`
-//! frames, which the server does not look into.
+//! `connect` returns an id to dial. Only after the caller has dialled, the node is asked (through its subscription to sessions) to
+//! dial another one: sessions without a caller are never started. Both have a time limit. The bytes are `api::stream` frames, which
+//! the server does not interpret.
 
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -21,12 +21,12 @@ use podwright_api::{Env, Status};
 use super::ends::Ended;
 use super::sessions::OpenSession;
 
-/// How long either half is waited for.
+/// How long to wait for either half.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// How many sessions a node may be asked for before it has read the first. An agent reads as fast as it can: all callers are
-/// there already, and none of them waits for the others' sessions.
+/// The most requested sessions that a node has not read yet. Agents read continuously: all callers are connected already, and none
+/// waits for others' sessions.
 const SESSIONS: usize = 1024;
-/// How many subscriptions a node has at most.
+/// The most subscriptions of a node.
 const SUBSCRIPTIONS: usize = 4;
 const BUFFER: usize = 64 * 1024;
 
@@ -35,13 +35,13 @@ pub(super) type Half = Box<dyn Duplex>;
 pub(super) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
-/// One end that has come, and what ends it: the credentials that it was dialled with.
+/// A connected end, and what ends it: the end of the credentials that it was dialled with.
 pub(super) struct Come {
     pub half: Half,
     pub ended: Ended,
 }
 
-/// The nodes that can be asked, and the halves that are awaited.
+/// The subscribed nodes, and the expected halves.
 #[derive(Default)]
 pub(super) struct Streams {
     state: Mutex<State>,
@@ -54,13 +54,13 @@ struct State {
     awaited: HashMap<String, Awaited>,
 }
 
-/// An agent that takes sessions.
+/// An agent that accepts sessions.
 struct Subscription {
     user: String,
     sessions: mpsc::Sender<Session>,
 }
 
-/// A half that is awaited, of this user alone: who has learnt an id of others' gets nothing by it.
+/// A half that is expected from this user only: a leaked id is useless to others.
 struct Awaited {
     user: String,
     half: oneshot::Sender<Come>,
@@ -71,13 +71,13 @@ impl Streams {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// The sessions that a node shall serve from now on; `user` is its agent, who alone may dial them.
+    /// A node's new sessions from now on; `user` is its agent, the only one that may dial them.
     pub fn subscribe(&self, node: &str, user: &str) -> mpsc::Receiver<Session> {
         let (sender, receiver) = mpsc::channel(SESSIONS);
         let mut state = self.lock();
         let subscriptions = state.nodes.entry(node.to_owned()).or_default();
         subscriptions.retain(|old| !old.sessions.is_closed());
-        // An agent has one, and for a while those of connections that were cut beside it.
+        // An agent has one, plus some of broken connections for a while.
         if subscriptions.len() >= SUBSCRIPTIONS {
             subscriptions.remove(0);
         }
@@ -85,8 +85,8 @@ impl Streams {
         receiver
     }
 
-    /// The id that `user`, who called for it, shall dial in time; then the node is asked for the session. It counts as open
-    /// until it ends, by itself, with its caller's credentials, or when it is `withdrawn`.
+    /// The id that `user`, who requested it, must dial in time; then the node is asked for the session. It counts as open until it
+    /// ends, by itself, with its caller's credentials, or when it is `withdrawn`.
     pub fn open(
         self: &Arc<Streams>,
         env: &Env,
@@ -126,12 +126,12 @@ impl Streams {
         self.lock().nodes.get(node).is_some_and(|all| all.iter().any(|one| !one.sessions.is_closed()))
     }
 
-    /// Asks the node to dial, and joins it to the caller.
+    /// Asks the node to dial, and connects it to the caller.
     async fn join(&self, node: &str, session: Session, caller: Half) {
         let _forgotten = Forgotten { streams: self, id: session.id.clone() };
         let joined = match self.ask(node, session) {
             Ok(comes) => match tokio::time::timeout(TIMEOUT, comes).await {
-                // Whose session it is, is its caller's: it outlives the certificate that an agent has renewed meanwhile.
+                // The session belongs to its caller: it outlives the agent's certificate, which may be renewed meanwhile.
                 Ok(Ok(Come { half, .. })) => Ok(half),
                 _ => Err(Status::timeout(format!("the agent of node \"{node}\" did not open the stream in time"))),
             },
@@ -143,7 +143,7 @@ impl Streams {
         }
     }
 
-    /// Asks one of the node's agents, the newest first: one that came back after a cut has a new subscription beside the dead.
+    /// Asks one of the node's agents, the newest first: after a broken connection the new subscription exists beside the dead one.
     fn ask(&self, node: &str, session: Session) -> Result<oneshot::Receiver<Come>, Status> {
         let (half, comes) = oneshot::channel();
         let mut state = self.lock();
@@ -162,7 +162,8 @@ impl Streams {
         Ok(comes)
     }
 
-    /// Waits for `user` alone, for what the server itself sends: the id to dial, and whoever dials it in time.
+    /// Expects `user` only, for data that the server itself sends: returns the id to dial, and the connection that dials it in
+    /// time.
     pub fn offer(self: &Arc<Streams>, env: &Env, user: &str) -> (String, impl Future<Output = Option<Come>> + use<>) {
         let id = id(env);
         let (half, comes) = oneshot::channel();
@@ -175,7 +176,7 @@ impl Streams {
         (id, waiting)
     }
 
-    /// Whether this id is awaited from this user. It is then taken: the half has to follow.
+    /// Takes this id if it is expected from this user: the half must follow.
     pub fn take(&self, id: &str, user: &str) -> Option<oneshot::Sender<Come>> {
         let mut state = self.lock();
         state.awaited.get(id).filter(|awaited| awaited.user == user)?;
@@ -183,7 +184,7 @@ impl Streams {
     }
 }
 
-/// An id that is not awaited any more once this is dropped, however its waiting ends.
+/// Removes an expected id when dropped, however the wait ends.
 struct Forgotten<S: Deref<Target = Streams>> {
     streams: S,
     id: String,
@@ -195,7 +196,7 @@ impl<S: Deref<Target = Streams>> Drop for Forgotten<S> {
     }
 }
 
-/// An id that cannot be guessed.
+/// An unguessable id.
 fn id(env: &Env) -> String {
     let mut bytes = [0u8; 16];
     env.fill(&mut bytes);
@@ -206,16 +207,16 @@ fn not_connected(node: &str) -> Status {
     Status::unavailable(format!("the agent of node \"{node}\" is not connected to this server"))
 }
 
-/// Tells a caller whose stream stands why nothing comes of it.
+/// Sends an error to a connected caller.
 pub(super) async fn refuse(caller: Half, why: &Status) {
     // A Status always encodes.
     let payload = serde_json::to_vec(why).unwrap_or_default().into();
-    // One that does not read, or is gone, needs no answer.
+    // Best effort: the caller may not read, or be gone.
     let told = async { Framed::new(caller, FrameCodec).send(Frame { channel: STATUS, payload }).await };
     let _ = tokio::time::timeout(TIMEOUT, told).await;
 }
 
-/// Sends all of a file, and how that went.
+/// Sends a whole file, and the result.
 pub(super) async fn send_file(to: Half, file: std::fs::File) {
     let (mut to, mut file) = (Framed::new(to, FrameCodec), tokio::fs::File::from_std(file));
     let mut buffer = vec![0; BUFFER];
@@ -225,7 +226,7 @@ pub(super) async fn send_file(to: Half, file: std::fs::File) {
             Ok(count) => {
                 let payload = bytes::Bytes::copy_from_slice(&buffer[..count]);
                 if to.send(Frame { channel: STDOUT, payload }).await.is_err() {
-                    // Who has gone need not be told.
+                    // The receiver may be gone.
                     return;
                 }
             }
@@ -237,7 +238,7 @@ pub(super) async fn send_file(to: Half, file: std::fs::File) {
     let _ = to.close().await;
 }
 
-/// Copies both ways until the node's side ends; the caller's end is passed on, but does not end the node's answer.
+/// Copies both ways until the node's side ends; the caller's end is passed on, but does not end the node's output.
 async fn splice(caller: Half, node: Half) {
     let (from_caller, mut to_caller) = tokio::io::split(caller);
     let (from_node, mut to_node) = tokio::io::split(node);

@@ -1,4 +1,4 @@
-//! The subresources: which verb each has, and those that are small: scale and binding.
+//! Subresources: the verbs of each, and the small ones: scale and binding.
 
 use std::borrow::Cow;
 
@@ -59,7 +59,7 @@ impl Server {
         Ok(get::object(view.to_vec().into(), false))
     }
 
-    /// Changes an object by changing its `Scale`.
+    /// Updates an object through its `Scale`.
     async fn change_scale(
         &self,
         call: &ResolvedRequest,
@@ -85,7 +85,7 @@ impl Server {
         Ok(Response { warnings, ..get::object(view.to_vec().into(), false) })
     }
 
-    /// What an admitted `Scale` makes of its object.
+    /// Applies an admitted `Scale` to its object.
     fn scaled(
         &self,
         call: &ResolvedRequest,
@@ -102,8 +102,8 @@ impl Server {
         self.settle(call, WriteScope::Whole, object, &current.object, taken)
     }
 
-    /// The same as `pods/binding` of the Pod that the Binding has the name of, authorized as what it is. Admission sees it as
-    /// that: who has said something about bindings of Pods has said it about these.
+    /// The same as `pods/binding` of the Pod with the Binding's name, but authorized as a create of bindings. Admission sees
+    /// `pods/binding`, so policies for that apply here, too.
     pub(super) async fn bind_named(&self, mut call: ResolvedRequest) -> Result<Response, Status> {
         let body = call.take_body()?;
         let request = Request {
@@ -144,7 +144,7 @@ impl Server {
     }
 }
 
-/// The Pod with its node; upstream's `assignPod`.
+/// The Pod with its node set; upstream's `assignPod`.
 fn bound(call: &ResolvedRequest, old: &Object, binding: &Value, node: &str, now: &str) -> Result<Decision, Status> {
     let uid = binding["metadata"]["uid"].as_str().unwrap_or("");
     if !uid.is_empty() && uid != old.uid() {
@@ -178,7 +178,7 @@ fn bound(call: &ResolvedRequest, old: &Object, binding: &Value, node: &str, now:
         }
         None => *conditions = json!([scheduled]),
     }
-    // Where it was to come is told no more (upstream's ClearingNominatedNodeNameAfterBinding).
+    // The nomination is obsolete (upstream's ClearingNominatedNodeNameAfterBinding).
     if let Some(status) = pod.0["status"].as_object_mut() {
         status.shift_remove("nominatedNodeName");
     }

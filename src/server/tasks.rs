@@ -1,4 +1,4 @@
-//! The server's own loops: they end with it, or before the store that they look into.
+//! The server's own loops, which end with it, or before the store that they use.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -20,12 +20,12 @@ impl Tasks {
         self.lock().push(AbortOnDrop(task));
     }
 
-    /// Ends them all; when this returns, none runs any more.
+    /// Ends all of them, and waits until none runs.
     pub async fn end(&self) {
         let mut all = std::mem::take(&mut *self.lock());
         all.iter().for_each(|task| task.0.abort());
         for task in &mut all {
-            // One that has panicked has said so.
+            // A panic has been reported already.
             let _ = (&mut task.0).await;
         }
     }

@@ -1,4 +1,4 @@
-//! The control plane's part of `podwright trace`: for recent objects, which writes were accepted, when, and whose.
+//! The control plane's part of `podwright trace`: the accepted writes of recent objects, with time and author.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard};
@@ -15,17 +15,17 @@ use super::authorize::{attributes::MASTERS, node::node_of};
 use super::resolved_request::ResolvedRequest;
 use super::{Server, get, traced};
 
-/// So many objects are remembered, the most recently created ones, each with so many steps: its first ones, which tell
-/// how it came about, and its latest.
+/// The number of most recently created objects that are remembered, and of the steps of each: its first ones, which show how it was
+/// created, and its latest.
 const OBJECTS: usize = 1024;
 const FIRST: usize = 12;
 const LATEST: usize = 8;
-/// The longest note that is kept, in bytes: whoever writes may send one.
+/// The longest note that is kept, in bytes: clients may send one.
 const NOTE: usize = 1 << 10;
-/// A chain of owners longer than this is no chain.
+/// The longest chain of owners.
 const OWNERS: usize = 4;
 
-/// A bounded memory of accepted writes.
+/// A bounded history of accepted writes.
 #[derive(Default)]
 pub(super) struct Trace(Mutex<State>);
 
@@ -49,7 +49,8 @@ impl Trace {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Notes an accepted write, of a Pod or of what makes Pods from a template; nothing else is part of a Pod's story.
+    /// Records an accepted write of a Pod, or of an object that creates Pods from a template; others are irrelevant for a Pod's
+    /// history.
     pub fn record(&self, call: &ResolvedRequest, object: &Object, revision: u64, came: Timestamp, took: Duration) {
         if !traced::makes_pods(call, object) {
             return;
@@ -89,8 +90,8 @@ impl Trace {
         story.latest.push_back(step);
     }
 
-    /// The steps of an object and of its owners, in order. Owners are of its own namespace: whose uid an object names is for its
-    /// writer to say, and he may not read everywhere.
+    /// The steps of an object and of its owners, in order. Owners are looked up in its own namespace only: the object's writer
+    /// chooses the uids, and may not be allowed to read everywhere.
     fn steps(&self, namespace: &str, uid: &str) -> Vec<Step> {
         let state = self.lock();
         let is_near = |story: &&Story| story.first.iter().all(|step| step.namespace == namespace);
@@ -106,18 +107,18 @@ impl Trace {
     }
 }
 
-/// As much of a note as is kept.
+/// The beginning of a note, as far as it is kept.
 fn short(note: &str) -> &str {
     let ends = note.char_indices().map(|(at, c)| at + c.len_utf8());
     &note[..ends.take_while(|end| *end <= NOTE).last().unwrap_or(0)]
 }
 
 impl Server {
-    /// The steps of a Pod, for `podwright trace`; of what came before it was scheduled too.
+    /// The steps of a Pod, for `podwright trace`; including those before it was scheduled.
     pub(super) async fn get_trace(&self, call: &ResolvedRequest) -> Result<Response, Status> {
         self.cache.fresh().await?;
         let item = self.cache.resource(call.kind).get(&call.key()).ok_or_else(|| call.not_found())?;
-        // A node is told which trace the start of its Pod is a part of; others are told the story.
+        // A node gets the trace that its Pod's start belongs to; other users get the history.
         let is_node = node_of(&call.user).is_some();
         let steps = if is_node { Vec::new() } else { self.trace.steps(call.within(), item.uid()) };
         let mut trace = json!({

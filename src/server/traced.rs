@@ -1,5 +1,5 @@
-//! What in the pipeline is traced: requests of this process' own components that are parts of something, and which objects came
-//! of which request.
+//! Tracing in the pipeline: requests of this process' own components that belong to a trace, and the trace that each object came
+//! from.
 
 use std::time::SystemTime;
 
@@ -9,9 +9,9 @@ use podwright_api::{Object, Request, Response, Status, Verb};
 
 use super::resolved_request::ResolvedRequest;
 
-/// The span of a request of one of this process' own components; those of others have theirs by their face. What a controller
-/// makes is a part of what has made its owner. (An owner that somebody else names in an object tells nothing: what came by a
-/// face has an origin, and its span is the face's to begin.)
+/// The span of a request by one of this process' own components; faces start those of others. What a controller creates belongs to
+/// its owner's trace. (An owner named by a client does not count: requests through a face have an origin, and the face starts their
+/// spans.)
 pub(super) fn begin(request: &Request) -> Option<Span> {
     if !spans::are_made() || request.origin.is_some() || Span::current().is_recorded() {
         return None;
@@ -44,7 +44,7 @@ pub(super) fn end(span: &Span, outcome: &Result<Response, Status>) {
     span.end();
 }
 
-/// Upstream's name of the part of a request that is its verb's.
+/// Upstream's name for the verb's part of a request.
 pub(super) fn name(verb: Verb) -> &'static str {
     match verb {
         Verb::Get => "Get",
@@ -59,12 +59,12 @@ pub(super) fn name(verb: Verb) -> &'static str {
     }
 }
 
-/// Whether Pods come of an object.
+/// Whether an object creates Pods.
 pub(super) fn makes_pods(call: &ResolvedRequest, object: &Object) -> bool {
     call.kind.built_in() == "Pod" || object.0["spec"].get("template").is_some()
 }
 
-/// Keeps what a Pod came of: the request that has made it. What makes Pods comes of the last one that has changed what they are.
+/// Records the trace of a Pod's creation. For objects that create Pods, that of the last request that changed their template.
 pub(super) fn remember(call: &ResolvedRequest, object: &Object, is_new: bool) {
     let is_cause = is_new || call.kind.built_in() != "Pod" && call.subresource.is_none();
     if !is_cause || !makes_pods(call, object) {

@@ -1,5 +1,5 @@
-//! How every write ends: propose on what is there, have it admitted, settle it, compare in the store, and do it all anew
-//! where the object has changed meanwhile (upstream's `GuaranteedUpdate`).
+//! The end of every write: propose a change of the current object, run admission, settle it, compare in the store, and start over
+//! if the object has changed meanwhile (upstream's `GuaranteedUpdate`).
 
 use bytes::Bytes;
 
@@ -14,54 +14,54 @@ use super::reservation::{self, Occupied, Reservation};
 use super::resolved_request::ResolvedRequest;
 use super::{Server, allocate, large, store_error, traced};
 
-/// How often a write is decided anew. Each time another writer got through, so this is not reached by bad luck.
+/// How often a write is retried. Each conflict means that another writer succeeded, so bad luck alone does not get here.
 const ATTEMPTS: usize = 512;
 
-/// The most bytes that an object may have in the store. (Upstream's limit is etcd's, 1.5 MiB of protobuf.) Each patch may be
-/// small and make the object a little larger.
+/// The most bytes that an object may have in the store. (Upstream's limit is etcd's, 1.5 MiB of protobuf.) Even small patches can
+/// grow an object.
 const MAX_OBJECT: usize = 3 << 20;
 
-/// What a writer wants, before admission has its say.
+/// What a writer wants, before admission.
 pub(super) enum Proposal<'a> {
-    /// This object shall be there.
+    /// Store the object in this form.
     Put(Object, Settle<'a>),
-    /// The same, where admission sees a view of the object: new, then old.
+    /// The same, but admission sees a view of the object: new, then old.
     View(Object, Object, Settle<'a>),
-    /// Deletion, in one of its steps.
+    /// A step of a deletion.
     Remove(WritePlan),
-    /// What was admitted before, or is beyond admission.
+    /// Admitted before, or exempt from admission.
     Plain(WritePlan),
 }
 
-/// What an admitted object means: it is prepared, allocated for and validated. Asked again with what was found taken.
+/// Settles an admitted object: prepares it, allocates for it, and validates it. Called again with the keys that were found taken.
 pub(super) type Settle<'a> =
     Box<dyn FnMut(Object, Option<&Current>, &Occupied) -> Result<WritePlan, Status> + Send + 'a>;
 
 /// What to do with the object.
 pub(super) enum Decision {
-    /// It is already as it should be.
+    /// It is as desired already.
     Keep,
     Put(Object),
     Delete,
-    /// It goes with this change, which leaves it nothing to wait for; whoever makes it is answered with this.
+    /// This change removes the last reason to keep it, so it is deleted; the response has this object.
     Finish(Object),
 }
 
-/// How a writer makes his proposal, of the object as it is.
+/// Makes a writer's proposal from the current object.
 type Propose<'p, 'a> = dyn FnMut(Option<&Current>) -> Result<Proposal<'a>, Status> + Send + 'p;
 
-/// What to do in one transaction.
+/// The content of one transaction.
 pub(super) struct WritePlan {
     pub decision: Decision,
-    /// What else must be free and becomes ours.
+    /// Keys that must be free, and are claimed.
     pub reservations: Vec<Reservation>,
-    /// What else becomes free.
+    /// Keys that are released.
     pub releases: Vec<String>,
 }
 
-/// How a write went.
+/// The result of a write.
 pub(super) struct Written {
-    /// The object as stored, or as it last was.
+    /// The object as stored, or its last state.
     pub bytes: Bytes,
     pub how: How,
 }
@@ -80,15 +80,15 @@ impl From<Decision> for WritePlan {
     }
 }
 
-/// A proposal that mutating admission has passed; kept while only its claims are tried anew.
+/// A proposal after mutating admission; kept while only its claims are retried.
 struct Pending<'a> {
     object: Object,
-    /// What admission sees of it, where that is a view of it: new, then old.
+    /// The view that admission sees, if it is one: new, then old.
     view: Option<(Object, Object)>,
     settle: Settle<'a>,
 }
 
-/// What one attempt to commit came to.
+/// The result of an attempt to commit.
 enum Commit {
     Written(Written),
     /// The entries of the object's key and of the claimed keys.
@@ -96,7 +96,7 @@ enum Commit {
 }
 
 impl Server {
-    /// An object as the store has it now.
+    /// An object from the store.
     pub(super) async fn fetch(&self, call: &ResolvedRequest, key: &str) -> Result<Option<Current>, Status> {
         let began = std::time::Instant::now();
         let entry = self.store.get(key).await;
@@ -106,7 +106,7 @@ impl Server {
         entry.map(|entry| Current::of_entry(head, &entry)).transpose()
     }
 
-    /// Writes an object that should not be there yet. It has passed mutating admission already.
+    /// Writes a new object. Mutating admission has run already.
     pub(super) async fn transact_new(
         &self,
         call: &ResolvedRequest,
@@ -115,12 +115,12 @@ impl Server {
         settle: Settle<'_>,
     ) -> Result<Written, Status> {
         let pending = Pending { object, view: None, settle };
-        // What is there already is for `settle` to refuse.
+        // `settle` refuses an existing object.
         let mut never = |_: Option<&Current>| Err(call.conflict("please try again"));
         self.attempt(call, key, None, true, Some(pending), &mut never).await
     }
 
-    /// Changes an object that should be there. The first attempt trusts the cache; a refusal based on it is made sure of.
+    /// Updates an existing object. The first attempt trusts the cache; a refusal based on that is verified.
     pub(super) async fn transact<'a>(
         &'a self,
         call: &'a ResolvedRequest,
@@ -128,7 +128,7 @@ impl Server {
         mut propose: impl FnMut(Option<&Current>) -> Result<Proposal<'a>, Status> + Send,
     ) -> Result<Written, Status> {
         let cached = self.cache.resource(call.kind).get(key);
-        // A request for one object has been weighed with it; of one for many each is a part.
+        // The cost of a request for one object includes it; of a request for many, each is a part.
         let size = cached.as_ref().map_or(0, |item| item.bytes.len());
         let whole = |weighed| {
             Box::pin(async move {
@@ -194,7 +194,7 @@ impl Server {
             }
             current = found.map(|entry| Current::of_entry(head, &entry)).transpose()?;
             certain = true;
-            // Unlucky choices in a crowded range: look at all that is taken before the next one.
+            // Repeated conflicts in a crowded range: read all taken keys before the next choice.
             if attempt >= 8 && !plan.reservations.is_empty() && !taken.complete {
                 taken = self.all_taken().await?;
             }
@@ -202,7 +202,7 @@ impl Server {
         Err(call.conflict("the object is being modified too often; please try again"))
     }
 
-    /// Proposal, mutating admission, settling, validating admission.
+    /// Runs the proposal, mutating admission, settling, validating admission.
     async fn decide_on<'a>(
         &self,
         call: &ResolvedRequest,
@@ -259,7 +259,7 @@ impl Server {
         Ok(plan)
     }
 
-    /// One attempt to commit a plan, and what quotas charge for it, in one transaction.
+    /// One attempt to commit a plan with its quota charges, in one transaction.
     async fn commit(
         &self,
         call: &ResolvedRequest,
@@ -295,12 +295,12 @@ impl Server {
             Decision::Put(object) if admitted => Some(object),
             _ => None,
         };
-        // Whoever is charged waits for his turn, so that few charges are made in vain.
+        // Charges are serialized, so that few attempts fail.
         let mut locks = Vec::new();
         for turn in admitted.map(|object| admission::locks_of(&review, object)).unwrap_or_default() {
             locks.push(self.namespace_locks.take(&turn).await);
         }
-        // An unchanged object's keys stay its own until it is written, so this holds in the transaction too.
+        // An unchanged object keeps its keys until it is written, so this also holds in the transaction.
         let releases = allocate::own(self, call, &plan.releases).await?;
         for _ in 0..ATTEMPTS {
             let charges = match admitted {
@@ -319,7 +319,7 @@ impl Server {
                 How::Updated | How::Kept => "update",
             };
             if let Decision::Put(object) = &plan.decision {
-                // Before anybody hears of it.
+                // Before anybody sees the change.
                 traced::remember(call, object, how == How::Created);
             }
             let began = std::time::Instant::now();
@@ -335,14 +335,14 @@ impl Server {
                         self.trace.record(call, subject, revision, started.0, started.1.elapsed());
                     }
                     if admission::is_policy(call.kind) {
-                        // What rules over other writes is in force once it is acknowledged. (Where that takes too long it is
-                        // written all the same.)
+                        // Objects that govern writes are in force once acknowledged. (If that takes too long, the write is
+                        // acknowledged anyway.)
                         self.cache.reach(revision).await.ok();
                     }
                     let bytes = match (stored, finished) {
                         (Some(stored), _) => head.deliver(&stored, revision),
                         (None, Some(finished)) => finished,
-                        // What is gone is told with the revision of its going.
+                        // A deletion is reported with its own revision.
                         (None, None) => before.map(|(bytes, _)| head.redeliver(&bytes, revision)).unwrap_or_default(),
                     };
                     return Ok(Commit::Written(Written { bytes, how }));
@@ -401,7 +401,7 @@ fn transaction(
     txn
 }
 
-/// Heartbeats and Events may be lost by a power cut, and do not wake the disk.
+/// A power failure may lose heartbeats and Events, so they do not wake the disk.
 fn durability(call: &ResolvedRequest) -> Durability {
     match call.kind.built_in() {
         "Lease" | "Event" => Durability::Relaxed,

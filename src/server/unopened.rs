@@ -1,5 +1,5 @@
-//! What lies in the store and does not open, with no key that the server has: reads that would show it fail and say why, all others
-//! go on, and an administrator can delete it.
+//! Stored objects that no available key decrypts: reads that would return one fail with the reason, all others work, and an
+//! administrator can delete them.
 
 use podwright_api::{Response, Status};
 use podwright_store::{Compare, Outcome, Txn, Write};
@@ -8,14 +8,14 @@ use super::resolved_request::ResolvedRequest;
 use super::{Server, admission, get, store_error};
 
 impl Server {
-    /// What rules over writes is in force as a whole, or nothing is written.
+    /// Objects that govern writes must all be in force, or nothing is written.
     pub(super) fn rules_open(&self) -> Result<(), Status> {
         let rules = |kind| admission::is_policy(kind) || ["ResourceQuota", "LimitRange"].contains(&kind.built_in());
         let mut resources = self.cache.built_in().filter(|resource| rules(resource.kind));
         resources.try_for_each(|resource| resource.read().unopened.none_below(&resource.kind.prefix()))
     }
 
-    /// Deletes what does not open, for an administrator: whatever finalizers it has are not known.
+    /// Deletes an undecryptable object for an administrator, whatever its unknown finalizers.
     pub(super) async fn delete_unopened(&self, call: &ResolvedRequest) -> Result<Option<Response>, Status> {
         let key = call.key();
         let resource = self.cache.resource(call.kind);

@@ -1,13 +1,12 @@
-//! What a JSON-RPC WebSocket has been answered and not read: how many bytes of it lie in memory, and for how long. (What its
-//! client has begun to send is in `messages`.)
+//! Answers on a JSON-RPC WebSocket that are not read yet: how many bytes are in memory, and for how long. (`messages` covers
+//! incomplete input.)
 //!
-//! The library below takes answers and events into a queue of messages, of any size, and goes on reading requests. So the bytes
-//! are counted here, from when they are made to when the connection has written so many: answers keep their room among all
-//! answers (`Answers`) for so long, and so do events beyond the first piece; a watch's next event waits while too much is before
-//! it, or its user has no room. What is asked and not answered is counted as well (`in_flight`), and while it is too much no more
-//! is read. A client that does not read is not read from either, and is cut off when it takes less than a piece in the time that
-//! HTTP/2 has for one. One that reads more slowly than an answer of REST may be read keeps what it has, until somebody wants the
-//! room: then it is cut off as well.
+//! The library below queues answers and events of any size, and continues to read requests. So their bytes are counted here, from
+//! creation until the connection has written them: answers keep their room (`Answers`) until then, and so do events beyond the
+//! first piece; a watch's next event waits while too much precedes it, or its user has no room. Unanswered requests are counted as
+//! well (`in_flight`), and at the limit reading pauses. A client that does not read is not read from either, and is cut off when it
+//! takes less than a piece in the time that HTTP/2 allows for one. One that reads more slowly than REST's minimum keeps its data
+//! until somebody needs the room: then it is cut off as well.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -28,64 +27,65 @@ mod metered;
 
 pub(super) use metered::Metered;
 
-/// The most bytes of events that wait for one connection, unless it is one, and how many of them need no room: REST keeps as much.
+/// The most bytes of events queued for one connection, except for a single larger one, and how many of them need no room: REST
+/// buffers as much.
 const EVENTS: u64 = 4 << 20;
 const FREE: u64 = PIECE as u64;
-/// How often an event, or a message, asks for room that nothing of its own connection will give back.
+/// How often an event or message asks again for room that does not depend on its own connection.
 const AGAIN: Duration = Duration::from_millis(100);
 /// The most bytes of requests that are read while an answer waits to be written.
 const REQUESTS: usize = 4 << 20;
-/// What parsing a byte of a message takes: that is the library's, in a task that nobody can measure.
+/// The cost of parsing a byte of a message, which the library does in a task that cannot be measured.
 const PARSING: Duration = Duration::from_nanos(2);
-/// An answer that the library replaces by an error is never written. Where nothing has moved for so long, nothing is owed.
+/// An answer that the library replaces with an error is never written. After this time without progress the debt is dropped.
 const MOVED: Duration = Duration::from_secs(5);
 
-/// The account of one connection.
+/// The accounting of one connection.
 pub(super) struct Unread {
     stalled: Duration,
     state: Mutex<State>,
     written: Notify,
-    /// Something is owed again, and its pace is to be looked at.
+    /// Data is pending again: its pace must be checked.
     begun: Notify,
 }
 
 struct State {
-    /// It has become a WebSocket of JSON-RPC.
+    /// It is a JSON-RPC WebSocket by now.
     counts: bool,
-    /// What was read before.
+    /// What was read before the upgrade.
     before: Before,
     in_flight: InFlight,
     /// A message waits for others to be answered.
     held_up: bool,
-    /// The account of its messages, until its reader has it.
+    /// The accounting of its messages, until its reader takes it.
     messages: Option<(Messages, Share)>,
     closed: bool,
-    /// Its client has taken too little for too long.
+    /// Its client was too slow for too long.
     cut: bool,
-    /// Bytes that were ever to be sent, and how many of them are not written yet. What is written beside them (frames' heads,
-    /// errors) counts as if it were theirs: this is never more than what lies in memory.
+    /// The total bytes promised, and how many are not written yet. Other written bytes (frame headers, errors) count as if
+    /// promised: the count never exceeds what is in memory.
     promised: u64,
     owed: u64,
-    /// Calls that are worked on: what they have answered is still to be sent.
+    /// Running calls: their answers are still to be sent.
     working: usize,
-    /// What has a room, in the order of its writing.
+    /// Rooms, in the order of writing.
     rooms: VecDeque<Kept>,
-    /// How fast it is written, since something is owed; that nobody looks at it; and what ends when it is taken too slowly.
+    /// The write pace while data is pending; whether nothing checks it; and what is ended if it is too slow.
     pace: Pace,
     unseen: bool,
     slow: Option<CancellationToken>,
-    /// The last write found no space; when something last moved.
+    /// Whether the last write blocked; when anything last moved.
     blocked: bool,
     moved: Instant,
     reader: Option<Waker>,
     writer: Option<Waker>,
 }
 
-/// The room of an answer, or of an event: what must have been written until it is free.
+/// The room of an answer or event: the written position that frees it.
 struct Kept {
     until: u64,
     room: Room,
-    /// It is taken too slowly.
+    /// It is read too slowly.
     slow: Option<Stuck>,
 }
 
@@ -117,12 +117,12 @@ impl Unread {
         Arc::new(Unread { stalled, state: Mutex::new(state), written: Notify::new(), begun: Notify::new() })
     }
 
-    /// Whether nothing was read but the head of one request: frames begin behind it.
+    /// Whether nothing but the head of one request was read: frames start after it.
     pub fn is_new(&self) -> bool {
         self.lock().before == Before::WholeHead
     }
 
-    /// From now on it counts, and so does what its client sends and asks. Cancelled when what it asks has given way to others.
+    /// Starts counting, for input and requests, too. The token is cancelled when its requests have made room for others.
     pub fn start(&self, messages: Messages, taken: BodyBytes, share: Share) -> CancellationToken {
         let mut state = self.lock();
         if !state.closed {
@@ -131,7 +131,7 @@ impl Unread {
         state.in_flight.start(taken)
     }
 
-    /// So many calls of a message are worked on, until this is dropped. If it will have been answered is to be told.
+    /// Records that this many calls of a message run, until this is dropped. Report with `done` whether it will be answered.
     pub fn work(self: &Arc<Unread>, calls: usize) -> Working {
         let mut state = self.lock();
         state.working += 1;
@@ -139,14 +139,14 @@ impl Unread {
         Working { unread: self.clone(), calls, is_answered: false }
     }
 
-    /// So many messages have been answered, or never will be.
+    /// Records that this many messages were answered, or never will be.
     pub fn answered(&self, messages: usize) {
         let mut state = self.lock();
         (0..messages).for_each(|_| state.in_flight.answered());
         state.let_on();
     }
 
-    /// An answer of so many bytes is on its way; its room is free once they are written, or nobody takes them any more.
+    /// Records an answer of this size; its room is freed once it is written, or nobody reads it any more.
     pub fn answer(&self, bytes: usize, room: Room) {
         let mut state = self.lock();
         if !state.closed && bytes > 0 {
@@ -154,7 +154,7 @@ impl Unread {
         }
     }
 
-    /// So many bytes more are to be written.
+    /// Adds bytes to be written.
     fn promise(&self, state: &mut State, bytes: u64, room: Option<Room>) {
         state.promise(bytes, room);
         if std::mem::take(&mut state.unseen) {
@@ -162,7 +162,7 @@ impl Unread {
         }
     }
 
-    /// Resolves when somebody wants the room of what is taken too slowly. To be asked once, as long as the connection is there.
+    /// Resolves when somebody needs the room of what is read too slowly. Called once per connection.
     pub async fn gives_way(&self) {
         let wanted = CancellationToken::new();
         loop {
@@ -179,9 +179,9 @@ impl Unread {
         }
     }
 
-    /// Waits until an event of so many bytes may be sent to a user; false: the connection has ended.
+    /// Waits until an event of this size may be sent to a user; false: the connection has ended.
     pub async fn event(&self, bytes: usize, answers: &Arc<Answers>, user: &User) -> bool {
-        // Where the client is slow, what waits here is left unread as well, and with it what its watch is behind.
+        // If the client is slow, what waits here is unread as well, including its watch's backlog.
         let mut left = None;
         loop {
             let mut written = std::pin::pin!(self.written.notified());
@@ -210,7 +210,7 @@ impl Unread {
         }
     }
 
-    /// Whether that counts, and was the last of what was promised.
+    /// Whether this counts, and whether it was the last of what was promised.
     fn wrote(&self, bytes: usize) -> (bool, bool) {
         let mut state = self.lock();
         if !state.counts {
@@ -249,7 +249,7 @@ impl Unread {
         }
     }
 
-    /// Ends the reading side, and the connection with it.
+    /// Ends the reading side, and with it the connection.
     pub fn cut(&self) {
         let mut state = self.lock();
         state.cut = true;
@@ -266,7 +266,7 @@ impl Unread {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Counters that a panic left behind are whole: nothing panics while they are changed.
+        // Counters stay consistent: nothing panics while they are changed.
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
@@ -278,7 +278,7 @@ impl State {
         }
     }
 
-    /// A message that waits may be read, or asks again.
+    /// Lets a waiting message be read, or ask again.
     fn let_on(&mut self) {
         if std::mem::take(&mut self.held_up) {
             self.wake_reader();
@@ -300,8 +300,8 @@ impl State {
         }
     }
 
-    /// What is taken too slowly is left unread, until it is taken faster. When that is to be looked at again; `None`: once
-    /// something is owed. (What waits for the rest of a batch, or is never written, is left unread as well.)
+    /// Marks data that is read too slowly as unread, until it is read faster. Returns when to check again; `None`: when data is
+    /// pending again. (Answers that wait for the rest of a batch, or are never written, count as unread, too.)
     fn look_at_pace(&mut self, now: Instant, period: Duration, wanted: &CancellationToken) -> Option<Instant> {
         self.forgive();
         if self.owed == 0 {
@@ -337,7 +337,7 @@ impl State {
     }
 }
 
-/// A message that is worked on.
+/// A message being processed.
 pub(super) struct Working {
     unread: Arc<Unread>,
     calls: usize,
@@ -345,7 +345,7 @@ pub(super) struct Working {
 }
 
 impl Working {
-    /// It has been worked on, and an answer will be written, unless it wants none. What has panicked has none either.
+    /// Processing has ended, and an answer will be written, unless it is a notification. After a panic there is none either.
     pub fn done(mut self, is_answered: bool) {
         self.is_answered = is_answered;
     }
@@ -364,10 +364,10 @@ impl Drop for Working {
     }
 }
 
-/// What was read before a connection became a WebSocket: the frames begin behind it if it is the head of one request.
+/// What was read before a connection became a WebSocket: frames start after the head of one request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Before {
-    /// A part of a head; how much of its end the last bytes are.
+    /// A part of a head; how much of its end the last bytes match.
     Head(u8),
     WholeHead,
     More,

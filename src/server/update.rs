@@ -1,4 +1,4 @@
-//! The update verb, and what patch shares with it.
+//! The update verb, and what it shares with patch.
 
 use podwright_api::{FieldValidation, Kind, Object, Response, Status, pod_warnings, strategy};
 
@@ -36,7 +36,7 @@ impl Server {
         Ok((call.aligned(object)?, warnings))
     }
 
-    /// The proposal that `new` shall replace the current object.
+    /// The proposal to replace the current object with `new`.
     pub(super) fn replacement<'a>(
         &'a self,
         call: &'a ResolvedRequest,
@@ -79,7 +79,7 @@ impl Server {
         Ok(new)
     }
 
-    /// What it means that an admitted object replaces `old`.
+    /// Settles an admitted object that replaces `old`.
     pub(super) fn settle(
         &self,
         call: &ResolvedRequest,
@@ -89,7 +89,7 @@ impl Server {
         taken: &Occupied,
     ) -> Result<WritePlan, Status> {
         let (mut reservations, mut releases) = (Vec::new(), Vec::new());
-        // What admission has changed beyond the part does not count.
+        // Changes by admission outside the part are dropped.
         match part {
             WriteScope::Whole => {
                 strategy::count_generation(call.rules(), &mut new, old);
@@ -121,7 +121,7 @@ impl Server {
             WriteScope::Resize => strategy::validate_resize_update(call.rules(), &new, old)?,
             WriteScope::Finalize => {}
         }
-        // The object keeps its place: what was compared above is compared again by the store.
+        // The object keeps its revision: the store compares again what was compared above.
         new.set_meta("resourceVersion", old.0["metadata"].get("resourceVersion").cloned());
         if new == *old {
             return Ok(Decision::Keep.into());
@@ -139,7 +139,7 @@ pub(super) fn respond(written: Written) -> Response {
     get::object(written.bytes, written.how == How::Created)
 }
 
-/// A writer that names a resourceVersion or a uid means that one.
+/// A resourceVersion or uid in an update is a precondition.
 fn check_preconditions(call: &ResolvedRequest, new: &Object, old: &Object) -> Result<(), Status> {
     let version = new.resource_version();
     if !version.is_empty() && version != "0" {
@@ -160,7 +160,7 @@ fn check_preconditions(call: &ResolvedRequest, new: &Object, old: &Object) -> Re
     Ok(())
 }
 
-/// Whether an object that is being deleted has nothing left to wait for, by upstream's `ShouldDeleteDuringUpdate`.
+/// Whether a terminating object has nothing left to wait for, by upstream's `ShouldDeleteDuringUpdate`.
 fn is_finished(kind: &Kind, new: &Object, old: &Object) -> bool {
     let no_grace = old.0["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) == 0;
     let spec_finalizers =

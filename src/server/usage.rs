@@ -1,8 +1,7 @@
-//! The resource metrics API (`metrics.k8s.io`): the last report of each node, kept in memory alone, and what is read of it.
+//! The resource metrics API (`metrics.k8s.io`): the last report of each node, in memory only.
 //!
-//! A node's agent puts its report to `nodes/<name>/usage`: the node authorizer lets it report itself alone, and of a Pod
-//! only the figures of the node that it is bound to are ever shown. What is too old, or of a node that is gone, is
-//! neither shown nor kept.
+//! A node's agent puts its report to `nodes/<name>/usage`: the node authorizer restricts it to its own, and a Pod's metrics are
+//! only ever those from the node that it is bound to. Old reports, and those of deleted nodes, are neither shown nor kept.
 
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
@@ -23,16 +22,16 @@ use super::timestamp::timestamp;
 use super::watch::selection::Selection;
 use super::{Server, get, list};
 
-/// How long a report is good for: agents report every 15 s.
+/// How long a report is valid: agents report every 15 s.
 const FRESH: SignedDuration = SignedDuration::from_secs(60);
-/// How often what is no good any more is looked for.
+/// How often invalid reports are removed.
 const PURGE_EVERY: SignedDuration = SignedDuration::from_secs(30);
 /// The most containers of one Pod, and the longest name of one (a DNS label).
 const MOST_CONTAINERS: usize = 1024;
 const LONGEST_NAME: usize = 63;
-/// What clients read as a duration.
+/// The longest window that a report may claim.
 const LONGEST_WINDOW_MS: u64 = 3_600_000;
-/// How far a node's clock may be off for its times to be told.
+/// How far a node's clock may be off before its times are replaced.
 const MOST_SKEW: SignedDuration = SignedDuration::from_hours(1);
 
 /// The last report of each node.
@@ -45,11 +44,11 @@ struct Kept {
     purged: Timestamp,
 }
 
-/// What one node has reported.
+/// One node's report.
 struct Node {
     /// By the server's clock.
     received: Timestamp,
-    /// By the node's.
+    /// By the node's clock.
     time: Timestamp,
     node: Option<NodeUsage>,
     /// By namespace and name, as in the Pods' keys.
@@ -73,14 +72,14 @@ impl Usages {
         }
     }
 
-    /// What is good of a node's last report.
+    /// The node's last report, if it is valid.
     fn read<T>(&self, node: &str, now: Timestamp, of: impl FnOnce(&Node) -> Option<T>) -> Option<T> {
         let kept = self.0.read().unwrap_or_else(PoisonError::into_inner);
         kept.by_node.get(node).filter(|node| node.is_fresh(now)).and_then(of)
     }
 }
 
-/// What metrics show of the object that they are of.
+/// What metrics contain of their object.
 #[derive(Deserialize)]
 struct Described {
     metadata: Metadata,
@@ -96,18 +95,18 @@ struct Metadata {
 
 impl Metadata {
     fn of(item: &Item) -> Option<Metadata> {
-        // What is stored parses.
+        // Stored objects always parse.
         serde_json::from_slice::<Described>(&item.bytes).ok().map(|described| described.metadata)
     }
 }
 
-/// `pods` and `nodes` of the core group: the kinds that metrics are about.
+/// `pods` and `nodes` of the core group, the kinds with metrics.
 fn core(plural: &str) -> Result<&'static Kind, Status> {
     kinds::lookup(plural).ok_or_else(|| Status::internal(format!("no {plural}")))
 }
 
 impl Server {
-    /// Takes a node's report in. Pods that are not bound to the node are left out: it may have heard less than the server.
+    /// Accepts a node's report. Pods that are not bound to the node are dropped: its information may be older than the server's.
     pub(super) async fn take_usage(&self, mut call: ResolvedRequest) -> Result<Response, Status> {
         let body = call.take_body()?;
         let report = Report::deserialize(body).map_err(|why| Status::bad_request(format!("usage: {why}")))?;
@@ -138,7 +137,7 @@ impl Server {
             return Ok(get::status(Status::success()));
         }
         let now = self.env.now();
-        // A node whose clock is far off has measured just now.
+        // If the node's clock is far off, the time of receipt is used.
         let is_near = now.duration_since(report.time).abs() < MOST_SKEW;
         let time = if is_near { report.time } else { now };
         let node = Node { received: now, time, node: report.node, pods: by_name };
@@ -178,7 +177,7 @@ impl Server {
             let reported = |node: &Node| Some((node.time, node.pods.get(&name)?.clone()));
             let node = item.field(subject, "spec.nodeName");
             let (time, pod) = self.usages.read(node, now, reported).filter(|_| self.has_node(node))?;
-            // Another Pod of this name may have been there a moment ago.
+            // An earlier Pod may have had this name a moment ago.
             let described = Metadata::of(item).filter(|metadata| metadata.uid == pod.uid)?;
             let container = |c: &ContainerUsage| json!({"name": c.name, "usage": c.usage.quantities()});
             (described, time, pod.window_ms, ("containers", pod.containers.iter().map(container).collect::<Value>()))
@@ -202,7 +201,7 @@ impl Server {
     }
 }
 
-/// There is the object, but nothing is known of it: in metrics-server's words.
+/// The object exists without metrics: in metrics-server's words.
 fn no_metrics(call: &ResolvedRequest) -> Status {
     let (resource, name) = match &call.namespace {
         Some(namespace) => ("podmetrics", format!("{namespace}/{}", call.name())),

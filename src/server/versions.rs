@@ -1,4 +1,4 @@
-//! Other versions of a kind: converted on the way in and on the way out, so that the verbs know the stored one alone.
+//! Conversion between versions of a kind, on input and output, so that the verbs only see the stored one.
 
 use std::borrow::Cow;
 
@@ -18,11 +18,11 @@ use super::large::{LARGE, give_way};
 use super::resolved_request::ResolvedRequest;
 use super::{Server, Watch};
 
-/// Among what is made of an object.
+/// A representation's number in the cache.
 const CONVERTED: u8 = 0;
 
 impl Server {
-    /// A stored object as the version that was asked for shows it, on the account of who asks.
+    /// A stored object in the requested version, on the user's account.
     async fn shown_bytes(&self, asked: &ResolvedRequest, stored: Bytes) -> Result<Bytes, Status> {
         let Some(to) = asked.version else { return Ok(stored) };
         let convert = || Ok(asked.shown_bytes(&stored));
@@ -33,7 +33,7 @@ impl Server {
         self.large.part(&asked.user, stored.len(), |_| async { converted() }).await?
     }
 
-    /// An answer in the version that was asked for.
+    /// A response in the requested version.
     pub(super) async fn answered(&self, asked: &ResolvedRequest, mut response: Response) -> Result<Response, Status> {
         if asked.version.is_none() || asked.subresource.as_deref().is_some_and(|s| s != "status") {
             return Ok(response);
@@ -62,7 +62,7 @@ impl Server {
         Ok(response)
     }
 
-    /// A watch that tells its events in the version that was asked for. Each is converted when the one before it was taken.
+    /// A watch with events in the requested version. Each event is converted after the previous one was taken.
     pub(super) fn told(&self, asked: ResolvedRequest, mut watch: Watch) -> Watch {
         if asked.version.is_none() {
             return watch;
@@ -75,7 +75,7 @@ impl Server {
                 let WatchEvent { kind, object } = event;
                 match kind {
                     EventKind::Error => room.send(WatchEvent { kind, object }),
-                    // However small each is: there may be many watches, and many changes.
+                    // However small each one is: there may be many watches and changes.
                     _ => match server.limiters.cpu.measured(&asked.user, server.shown_bytes(&asked, object)).await {
                         Ok(object) => room.send(WatchEvent { kind, object }),
                         Err(why) => {
@@ -91,23 +91,23 @@ impl Server {
 }
 
 impl ResolvedRequest {
-    /// Decodes an object of the version that was asked for, and makes it one of the stored version.
+    /// Decodes an object of the requested version, and converts it to the stored one.
     pub fn decode(&self, value: Value, validation: FieldValidation) -> Result<(Object, Vec<String>), Status> {
         let (object, warnings) = self.asked().decode(value, validation)?;
         let mut object = self.stored(object);
-        // What a conversion has made is checked as if it had come so: whoever reads it decodes it.
+        // The result of a conversion is checked like input, as readers must be able to decode it.
         if let Storage::As(_) = self.asked().storage {
             (object, _) = self.asked().stored().decode(object.0, FieldValidation::Ignore)?;
         }
         Ok((object, warnings))
     }
 
-    /// An object of the version that was asked for, as one of the stored version.
+    /// Converts an object from the requested version to the stored one.
     pub fn stored(&self, object: Object) -> Object {
         stored_of(self.asked(), object)
     }
 
-    /// A stored object in the version that was asked for.
+    /// Converts a stored object to the requested version.
     pub fn shown<'a>(&self, object: &'a Object) -> Cow<'a, Object> {
         match self.version {
             None => Cow::Borrowed(object),
@@ -122,7 +122,7 @@ impl ResolvedRequest {
         }
     }
 
-    /// A field selector by the stored names; fields that the asked version does not offer are refused.
+    /// Translates a field selector to stored names; fields that the requested version does not offer are refused.
     pub fn stored_fields(&self, mut fields: FieldSelector) -> Result<FieldSelector, Status> {
         fields.check(self.asked())?;
         if let Storage::As(conversion) = self.asked().storage {
@@ -139,7 +139,7 @@ pub(super) fn shown_as(row: &'static Kind, object: &Object) -> Object {
         (conversion.from_stored)(&mut object);
         set_type(&mut object, row);
     }
-    // Of a custom resource only `apiVersion` changes; but it may lie there as an older schema had it.
+    // For a custom resource only `apiVersion` changes; but it may be stored in the form of an older schema.
     if let Some(version) = row.custom().filter(|version| version.conversion == Conversion::None) {
         set_type(&mut object, row);
         prune::prune(&version.schema, &mut object.0);
@@ -148,7 +148,7 @@ pub(super) fn shown_as(row: &'static Kind, object: &Object) -> Object {
     object
 }
 
-/// An object of a version of its kind, as it is stored.
+/// An object of a version of its kind, in its stored form.
 pub(super) fn stored_of(row: &'static Kind, mut object: Object) -> Object {
     if let Storage::As(conversion) = row.storage {
         (conversion.to_stored)(&mut object);

@@ -1,4 +1,4 @@
-//! The watch verb: where a watch starts, and where it ends.
+//! The watch verb: where a watch starts and ends.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -24,13 +24,13 @@ use first::{First, Older};
 use selection::Selection;
 use watchers::{BACKLOG, FREE, bookmark};
 
-/// Who would have to be told so many older changes fares better with a new list.
+/// A watcher with more older changes than this should list again.
 const MOST_OLDER: usize = 16 * 1024;
 const MOST_OLDER_BYTES: usize = 64 << 20;
 
 /// Where a watch starts.
 enum Start {
-    /// With an ADDED for each object there is; then a bookmark that says so, where it is wanted.
+    /// With an ADDED event for each existing object, then a bookmark if requested.
     Present { bookmark: bool },
     /// With the changes after this revision.
     After(Revision),
@@ -63,7 +63,7 @@ impl Server {
         let (first, told) = self.first_events(call, &resource, &selection, start).await?;
         let (sender, watch, (id, dropped), later) = {
             let mut state = resource.write();
-            // What has happened while those were looked at.
+            // What has happened meanwhile.
             let Some(missed) = state.after(told) else {
                 return Err(Status::expired("too old resource version: too much has changed meanwhile"));
             };
@@ -101,8 +101,8 @@ impl Server {
         })
     }
 
-    /// Takes the changes after a revision out of the store, as far as the window no longer holds them (or never did: the
-    /// server was restarted). The revision from which the window goes on.
+    /// Reads the changes after a revision from the store, as far as the window does not hold them (as after a restart). Returns the
+    /// revision from which the window continues.
     async fn catch_up(
         &self,
         call: &ResolvedRequest,
@@ -122,7 +122,7 @@ impl Server {
                     older.insert(Older::new(room))
                 }
             };
-            // What a piece will have is known when it lies in memory: as much as one has at most.
+            // The size of a piece is unknown until it is in memory: assume the maximum.
             let place = self.large.enter_part(&call.user, PAGE_BYTES).await?;
             let Batch { changes, reached } = match self.store.history(&resource.kind.prefix(), after).await {
                 Ok(piece) => piece,
@@ -144,14 +144,14 @@ impl Server {
             if older.len() > MOST_OLDER || older.bytes() > MOST_OLDER_BYTES {
                 return Err(too_old(after, self.cache.revision()));
             }
-            // The window takes over from there: so it must have come that far.
+            // The window continues from there, so it must have reached it.
             self.cache.reach(reached).await?;
             after = reached;
         }
         Ok((after, older))
     }
 
-    /// What a watcher is told first, and how many events of its resource cache that comprises.
+    /// The first events of a watcher, and how many events of the resource cache they cover.
     async fn first_events(
         &self,
         call: &ResolvedRequest,
@@ -193,7 +193,7 @@ impl Server {
         }
     }
 
-    /// What a watcher is told of the window: beyond a little it is on its user's account. `None`: that has no room for it.
+    /// Charges a watcher's events from the window to its user, beyond a small amount. `None`: there is no room.
     fn on_account(&self, user: &User, events: Vec<WatchEvent>) -> Option<Vec<WatchEvent>> {
         let mut bytes = 0;
         let charged = |event: WatchEvent| {
@@ -206,9 +206,9 @@ impl Server {
         events.into_iter().map(charged).collect()
     }
 
-    /// Tells idle watchers how far everything is.
+    /// Sends the current revision to idle watchers.
     pub(super) fn send_bookmarks(&self) {
-        // Everything up to this revision has been handed to the watchers before their resource cache's lock is taken below.
+        // Everything up to this revision was passed to the watchers before their resource cache is locked below.
         let revision = self.cache.revision();
         for resource in self.cache.resources() {
             resource.read().watchers.bookmark(resource.kind, revision);
@@ -216,8 +216,8 @@ impl Server {
     }
 }
 
-/// Takes a watcher off its resource cache when its reader is gone, its time is up or its right withdrawn; holds its stream open no
-/// longer than the resource cache does.
+/// Removes a watcher from its resource cache when its reader is gone, its time is up or its authorization ends; keeps its stream
+/// open no longer than the resource cache does.
 async fn end_of_watch(
     resource: Weak<ResourceCache>,
     id: u64,

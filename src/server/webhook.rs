@@ -1,8 +1,8 @@
-//! Calling webhooks: a JSON document is sent over HTTPS to a URL or a Service, and one comes back. A redirect is an error, and
-//! nothing of an answer that is no answer is told to anyone: it may come from where the caller may not look (CVE-2020-8561). Nor
-//! is why nobody answers: whoever may name a webhook would learn what listens on the server's own machine.
+//! Calls webhooks: sends a JSON document over HTTPS to a URL or a Service, and receives one. Redirects are errors, and the content
+//! of an invalid response is never disclosed: it may come from a place that the caller may not read (CVE-2020-8561). Neither is the
+//! reason of a connection failure: it would reveal what listens on the server's own machine to those who configure webhooks.
 //!
-//! An answer is on the account of the user whose request asked: its bytes, what they become, and the time that takes.
+//! A response counts for the requesting user: its bytes, its decoded size, and its CPU time.
 //! <https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/#contacting-the-webhook>
 
 use std::fmt::Display;
@@ -31,17 +31,17 @@ use podwright_api::bounded::Bounded;
 use podwright_api::spans::{Span, TRACEPARENT};
 use podwright_api::{Status, User};
 
-/// Whose signatures count where a configuration names none.
+/// The CAs that count if a configuration names none.
 const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
-/// An answer is no longer than this.
+/// The longest response.
 const LONGEST: usize = 3 << 20;
-/// Nor is what comes before it: interim answers, the head.
+/// The longest head with interim responses.
 const MAX_HEAD: usize = 1 << 20;
 
-/// Where a webhook is, out of a `clientConfig`.
+/// The destination in a `clientConfig`.
 struct WebhookTarget {
     uri: Uri,
-    /// Namespace, name and port of a Service.
+    /// The namespace, name and port of a Service.
     service: Option<(String, String, u16)>,
 }
 
@@ -71,7 +71,7 @@ impl WebhookTarget {
     async fn dial(&self, server: &Server) -> anyhow::Result<Dialled> {
         if let Some((namespace, name, port)) = self.service.clone() {
             let server = server.me.upgrade().ok_or_else(|| anyhow!("the server ends"))?;
-            // By a task of its own: Services and endpoints are read, and a request within a request takes too much of a stack.
+            // On a task of its own: Services and endpoints are read, and nested requests need too much stack.
             let dialling = async move {
                 let backend = backend_of(&server, &namespace, &name, port).await.map_err(|why| anyhow!(why.message))?;
                 let dialled = backend.dial(&server, Purpose::WebhookService, None).await;
@@ -87,31 +87,31 @@ impl WebhookTarget {
     }
 }
 
-/// What is told of a webhook that nobody answers for. Whether a port is open, and whose certificate is there, is for the log.
+/// The public error for an unreachable webhook. Whether a port is open, and its certificate, are only logged.
 pub(super) fn unreachable(place: &str, why: impl Display) -> anyhow::Error {
     tracing::warn!(place, %why, "failed to reach a webhook");
     anyhow!("the webhook cannot be reached")
 }
 
-/// An answer as it came.
+/// A response as received.
 pub(super) struct Answer {
     bytes: Bytes,
     taken: BodyBytes,
     posted: String,
 }
 
-/// An answer that is read. What is in it counts for as long as this is kept.
+/// A decoded response. It stays charged as long as it is kept.
 pub(super) struct Tree {
     pub value: Value,
-    /// What it became, in bytes of a request.
+    /// Its decoded size, in bytes of a request.
     size: usize,
     taken: BodyBytes,
     _place: Option<Seat>,
 }
 
 impl Answer {
-    /// Reads it, in the turn of the user whose request asked. Not within [`super::limits::Away::wait`]: there a request has given
-    /// its place away.
+    /// Decodes it, in the turn of the requesting user. Not within [`super::limits::Away::wait`]: there the request has released its
+    /// place.
     pub async fn read(self, server: &Server, user: &User) -> anyhow::Result<Tree> {
         let Answer { bytes, taken, posted } = self;
         let size = BodySize::of_json(&bytes);
@@ -123,24 +123,24 @@ impl Answer {
 }
 
 impl Tree {
-    /// Drops what was read; the bytes go on to count for what was made of it.
+    /// Drops the tree; the bytes remain charged for what was made of it.
     pub fn leave(self) -> BodyBytes {
         self.taken
     }
 
-    /// What is in it, how large that is for [`super::large::LargeRequests::run`], and what counts for it.
+    /// Its content, its size for [`super::large::LargeRequests::run`], and its charges.
     pub fn split(self) -> (Value, usize, (BodyBytes, Option<Seat>)) {
         (self.value, self.size, (self.taken, self._place))
     }
 }
 
-/// The refusal of the request that asked, where its user has no room for the answer: no policy passes over that.
+/// The refusal of the request if its user has no room for the response, regardless of the failure policy.
 pub(super) fn refusal(why: &anyhow::Error) -> Option<Status> {
     why.downcast_ref::<Status>().cloned()
 }
 
-/// Sends a document to a webhook and takes its answer, for a user, all within a time. The error tells where it was sent, in
-/// upstream's words.
+/// Sends a document to a webhook and receives the response, for a user, with a total time limit. The error names the destination,
+/// in upstream's words.
 pub(super) async fn call(
     server: &Server,
     user: &User,
@@ -167,12 +167,12 @@ pub(super) async fn call(
     }
 }
 
-/// The authorities that this machine trusts.
+/// The CAs that this machine trusts.
 pub(super) async fn system_roots() -> anyhow::Result<Vec<u8>> {
     tokio::fs::read(SYSTEM_ROOTS).await.with_context(|| format!("reading {SYSTEM_ROOTS}"))
 }
 
-/// What the webhook's certificate is checked with.
+/// The TLS configuration for the webhook's certificate.
 async fn tls(client_config: &Value) -> anyhow::Result<rustls::ClientConfig> {
     let pem = match client_config["caBundle"].as_str().filter(|bundle| !bundle.is_empty()) {
         Some(bundle) => STANDARD.decode(bundle).context("caBundle")?,
@@ -181,7 +181,7 @@ async fn tls(client_config: &Value) -> anyhow::Result<rustls::ClientConfig> {
     authorities::trusting(&pem).context("caBundle")
 }
 
-/// Sends a document: the head of the answer, and the connection that its body comes by.
+/// Sends a document; returns the response's head, and the connection for its body.
 async fn post<S>(
     stream: S,
     uri: &Uri,

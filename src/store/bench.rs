@@ -1,4 +1,4 @@
-//! How fast a store takes durable writes: what `./dev bench` measures.
+//! How fast a store accepts durable writes: what `./dev bench` measures.
 
 use std::{
     fmt,
@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use super::{Compare, Error, Outcome, Revision, Sqlite, Store, Txn, Write};
 
-/// What one run came to.
+/// The result of one run.
 #[derive(Clone, Copy, Debug)]
 pub struct Figures {
     pub writers: usize,
@@ -28,9 +28,8 @@ impl fmt::Display for Figures {
     }
 }
 
-/// Puts values of 1 to 2 KiB durably into a new store in the folder `dir` for `seconds`, from so many writers at once;
-/// each compares and overwrites keys of its own, as updates of objects do. A live watch takes all changes, as the API
-/// server's does.
+/// Writes values of 1 to 2 KiB durably to a new store in the directory `dir` for `seconds`, with this many concurrent writers; each
+/// compares and overwrites keys of its own, like updates of objects. A live watch receives all changes, like the API server's.
 pub async fn bench(dir: &Path, writers: usize, seconds: u64) -> Result<Figures, Error> {
     let store = Arc::new(Sqlite::open(&dir.join(format!("bench-{writers}.db")))?);
     let mut watch = store.watch("", 0).await?;
@@ -51,7 +50,7 @@ pub async fn bench(dir: &Path, writers: usize, seconds: u64) -> Result<Figures, 
     Ok(Figures { writers, per_second, p50: quantile(0.5), p99: quantile(0.99), max: quantile(1.0) })
 }
 
-/// One writer: returns how long each of its commits took.
+/// One writer: returns the duration of each commit.
 async fn write_until(store: Arc<Sqlite>, writer: usize, until: Instant) -> Result<Vec<Duration>, Error> {
     const KEYS: usize = 64;
     let mut revisions: [Revision; KEYS] = [0; KEYS];

@@ -1,4 +1,4 @@
-//! Whether a store can be written to.
+//! Whether a store is writable.
 
 use tokio::sync::watch;
 
@@ -9,7 +9,7 @@ use super::{Error, closed};
 pub enum Health {
     #[default]
     Good,
-    /// Not now: it is being brought back.
+    /// Not now: it is being recovered.
     Trouble(Error),
     /// Never again.
     Lost(Error),
@@ -27,7 +27,7 @@ impl Health {
 /// Resolves when it is `Lost`.
 pub async fn lost(health: &watch::Sender<Health>) -> Error {
     let mut health = health.subscribe();
-    // The sender is borrowed from its store: it is there as long as this call.
+    // The sender is borrowed from its store, and outlives this call.
     match health.wait_for(|health| matches!(health, Health::Lost(_))).await.as_deref() {
         Ok(Health::Lost(why)) => why.clone(),
         _ => closed(),

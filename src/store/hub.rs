@@ -1,18 +1,18 @@
-//! Live watches: who is watching which prefix, and what happens to those who read too slowly.
+//! Live watches: the watchers by prefix, and the end of slow ones.
 
 use tokio::sync::mpsc::{OwnedPermit, Sender, channel, error::TrySendError};
 
 use super::{Batch, Change, Error, Revision, Watch};
 
-/// Batches that a watcher may be behind before it is cut off.
+/// How many batches a watcher may lag before it is cut off.
 pub const BACKLOG: usize = 1024;
 
 type Item = Result<Batch, Error>;
 
-/// The sending side of one watch. One place in the channel is kept free for the error that ends it.
+/// The sending side of one watch. One slot in the channel is reserved for a final error.
 pub struct Watcher {
     prefix: String,
-    /// It is shown what has happened behind this revision.
+    /// It receives what happens after this revision.
     after: Revision,
     sender: Sender<Item>,
     last_word: OwnedPermit<Item>,
@@ -34,7 +34,7 @@ impl Watcher {
         &self.prefix
     }
 
-    /// Hands over history, which waits for room; false: nobody reads any more.
+    /// Sends history, waiting for room; false: the receiver is gone.
     pub async fn send(&self, batch: Batch) -> bool {
         self.sender.send(Ok(batch)).await.is_ok()
     }
@@ -43,7 +43,7 @@ impl Watcher {
         self.last_word.send(Err(error));
     }
 
-    /// Hands over the watcher's part of `changes`, which reach a revision; `None`: the watch is over.
+    /// Sends the watcher's part of `changes`, up to a revision; `None`: the watch has ended.
     pub fn offer(self, changes: &[Change], reached: Revision) -> Option<Watcher> {
         let wanted: Vec<Change> = changes.iter().filter(|c| self.wants(c)).cloned().collect();
         if wanted.is_empty() {
@@ -52,7 +52,7 @@ impl Watcher {
         self.tell(Batch { changes: wanted, reached })
     }
 
-    /// Hands over a batch; `None`: the watch is over.
+    /// Sends a batch; `None`: the watch has ended.
     pub fn tell(self, batch: Batch) -> Option<Watcher> {
         match self.sender.try_send(Ok(batch)) {
             Ok(()) => Some(self),
@@ -76,7 +76,7 @@ impl Hub {
         self.watchers.push(watcher);
     }
 
-    /// Hands whole transactions, in order, to everybody: all that there are up to a revision. Never waits.
+    /// Sends complete transactions, in order, to all watchers: everything up to a revision. Never waits.
     pub fn publish(&mut self, changes: &[Change], reached: Revision) {
         if !changes.is_empty() {
             let offer = |watcher: Watcher| watcher.offer(changes, reached);
@@ -84,7 +84,7 @@ impl Hub {
         }
     }
 
-    /// Tells everybody that all has been shown up to a revision.
+    /// Sends progress up to a revision to all watchers.
     pub fn progress(&mut self, reached: Revision) {
         let tell = |watcher: Watcher| match reached > watcher.after {
             true => watcher.tell(Batch { changes: Vec::new(), reached }),

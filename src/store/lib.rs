@@ -1,15 +1,15 @@
-//! The store's contract: revisioned keys to bytes, with etcd's semantics. It knows no kinds.
+//! The store's contract: revisioned keys to bytes, with etcd's semantics. It does not know kinds.
 //!
-//! Every committed transaction has a revision of its own, greater than the last. A key's entry carries the revision of
-//! its creation and of its last change. Nothing is seen by anyone before it is durable (but see `Durability`).
+//! Every committed transaction has a revision of its own, greater than the last. A key's entry carries the revision of its creation
+//! and of its last change. Nothing is visible before it is durable (but see `Durability`).
 //!
-//! Three of them pass one suite: [`Sqlite`], embedded, of one process; [`Etcd`], for several; [`Memory`], for simulation. Who
-//! uses a store has `Arc<dyn Store>`, and reckons with others who write to it: what is newest is asked ([`Store::revision`]),
-//! and a write compares what it rests on.
+//! Three implementations pass the same suite: [`Sqlite`], embedded, for one process; [`Etcd`], for several; [`Memory`], for
+//! simulation. Users have an `Arc<dyn Store>`, and must expect other writers: the newest revision is queried ([`Store::revision`]),
+//! and a write compares what it depends on.
 //!
-//! History reaches back to `Store::oldest`: a list works at any revision from there on, a watch behind any revision from
-//! the one before it on. A store that ended uncleanly may leave a hole in the revisions; a list or a watch from inside it
-//! gets `Compacted`, as for history that is gone: what its caller saw there was never made durable.
+//! History reaches back to `Store::oldest`: lists work at any revision from there on, watches after any revision from the one
+//! before it. An unclean shutdown may leave a hole in the revisions; a list or watch from within it fails with `Compacted`, as for
+//! compacted history: what its caller saw there was never durable.
 
 #![forbid(unsafe_code)]
 
@@ -51,24 +51,24 @@ pub struct Entry {
 pub struct Page {
     /// Sorted by key, bytewise.
     pub entries: Vec<Entry>,
-    /// The revision that the page shows.
+    /// The revision of the page.
     pub revision: Revision,
     /// How many entries follow the page.
     pub remaining: u64,
 }
 
-/// A page that has a limit ends behind the entry by which its values have so many bytes: who reads page by page holds no more.
+/// A page with a limit ends after the entry at which its values reach this size: paging limits memory use.
 pub const PAGE_BYTES: usize = 8 << 20;
 
 /// Which part of a prefix to list.
 #[derive(Clone, Debug, Default)]
 pub struct Range {
     pub prefix: String,
-    /// Start behind this key.
+    /// Start after this key.
     pub after: Option<String>,
-    /// At most so many entries, and with them no more once they have [`PAGE_BYTES`]; 0 is no limit.
+    /// The most entries, fewer once they have [`PAGE_BYTES`]; 0 is no limit.
     pub limit: usize,
-    /// As of this revision; `None` is now.
+    /// At this revision; `None` is now.
     pub at: Option<Revision>,
 }
 
@@ -93,11 +93,11 @@ pub enum Durability {
     /// After its fsync.
     #[default]
     Full,
-    /// At once; it rides along with a later commit (Leases, Events).
+    /// At once; a later commit makes it durable (Leases, Events).
     Relaxed,
 }
 
-/// All of `compares` hold, or none of `writes` happens. Of several writes to one key the last counts.
+/// Either all of `compares` hold, or none of `writes` happens. Of several writes to a key the last one counts.
 #[derive(Clone, Debug, Default)]
 pub struct Txn {
     pub compares: Vec<Compare>,
@@ -105,12 +105,12 @@ pub struct Txn {
     pub durability: Durability,
 }
 
-/// How a transaction went.
+/// The result of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The transaction's revision. A transaction that changed nothing has none of its own: then the store's newest.
+    /// The transaction's revision. One that changed nothing has no revision of its own: then the store's newest.
     Committed(Revision),
-    /// A condition failed: the entries of the compared keys as they are, in the order of `compares`.
+    /// A condition failed: the current entries of the compared keys, in the order of `compares`.
     Refused(Vec<Option<Entry>>),
 }
 
@@ -121,33 +121,33 @@ pub struct Change {
     pub revision: Revision,
     /// The new entry; `None`: deleted.
     pub now: Option<Entry>,
-    /// The entry before, if there was one: whatever change a watch still shows, it shows with this.
+    /// The previous entry, if there was one: every change in a watch includes it.
     pub before: Option<Entry>,
 }
 
 /// A piece of history.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
-    /// In order of revision, then key: whole transactions, or what of them is below the prefix.
+    /// Ordered by revision, then key: complete transactions, or their part below the prefix.
     pub changes: Vec<Change>,
-    /// With this piece all changes up to this revision have been shown. Without changes it is progress and nothing else.
+    /// With this piece all changes up to this revision have been delivered. Without changes it is only progress.
     pub reached: Revision,
 }
 
-/// Pieces of history, one after the other. An error is the last item; without one, the end means that the store was closed.
+/// Consecutive pieces of history. An error is the last item; an end without one means that the store was closed.
 pub type Watch = tokio::sync::mpsc::Receiver<Result<Batch, Error>>;
 
-/// What a store either knows at once, which costs nothing, or asks somebody else for.
+/// A value that a store either knows immediately, at no cost, or must request.
 pub type Asked<'a, T> = Either<Ready<Result<T, Error>>, BoxFuture<'a, Result<T, Error>>>;
 
-/// The answer of a store that knows at once.
+/// The result of a store that knows it immediately.
 pub fn known<T>(value: T) -> Asked<'static, T> {
     Either::Left(ready(Ok(value)))
 }
 
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// The revision is older than what compaction kept; `oldest` is the oldest readable one.
+    /// The revision was compacted; `oldest` is the oldest readable one.
     #[error("revision {asked} has been compacted (the oldest kept is {oldest})")]
     Compacted { asked: Revision, oldest: Revision },
     /// The revision has not happened yet.
@@ -159,10 +159,10 @@ pub enum Error {
     /// A watcher read too slowly and was cut off: list again.
     #[error("the watch fell too far behind")]
     Lagged,
-    /// Nobody answers for now. Whether a transaction has happened is not known, where it could be sent.
+    /// The store is unreachable for now. If a transaction could be sent, it is unknown whether it happened.
     #[error("the store does not answer: {0}")]
     Unavailable(String),
-    /// The transaction is larger than the store takes.
+    /// The transaction exceeds the store's limit.
     #[error("{0}")]
     TooLarge(String),
     #[error("store: {0}")]
@@ -172,8 +172,8 @@ pub enum Error {
 /// A store. All implementations pass the suite in `tests/fast/store.rs`.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
-    /// The newest revision of this moment: whatever anybody, by this store or by another one on the same data, had been told to be
-    /// committed before the call. Every open watch reaches it soon, by a change or without one.
+    /// The current newest revision: includes everything acknowledged to anybody, by this store or another one on the same data,
+    /// before the call. Every open watch reaches it soon, with or without a change.
     fn revision(&self) -> Asked<'_, Revision>;
     /// The oldest revision that can still be read.
     async fn oldest(&self) -> Result<Revision, Error>;
@@ -182,30 +182,30 @@ pub trait Store: Send + Sync + 'static {
     async fn commit(&self, txn: Txn) -> Result<Outcome, Error>;
     /// All changes below `prefix` with a revision greater than `after`.
     async fn watch(&self, prefix: &str, after: Revision) -> Result<Watch, Error>;
-    /// A piece of what such a watch shows of the past; the next piece goes on from what it has reached. The last one reaches at
-    /// least the newest revision of this moment.
+    /// A piece of what such a watch delivers from history; the next piece continues from its `reached`. The last one reaches at
+    /// least the current newest revision.
     async fn history(&self, prefix: &str, after: Revision) -> Result<Batch, Error>;
-    /// Forgets what was overwritten before `keep_from`, which becomes the oldest revision (does nothing if it is already
-    /// past).
+    /// Drops versions that were overwritten before `keep_from`, which becomes the oldest revision (does nothing if that is past it
+    /// already).
     async fn compact(&self, keep_from: Revision) -> Result<(), Error>;
-    /// Makes a consistent copy while serving: a file that has no name, so that it is gone with whoever reads it.
+    /// Creates a consistent online copy: an unnamed file, which disappears with its reader.
     async fn backup(&self) -> Result<File, Error>;
-    /// How many bytes it takes on the disk, where it has one.
+    /// Its size on disk, if it has one.
     async fn size(&self) -> Option<u64> {
         None
     }
-    /// Why nothing can be written for now, if the file or its disk has failed and has not been brought back yet.
+    /// Why writes are impossible for now, if the file or its disk has failed and is not recovered yet.
     fn trouble(&self) -> Option<Error> {
         None
     }
-    /// Whether a write can be made durable: one that was, a moment ago, says so, or one that changes nothing is made now.
+    /// Whether writes can be made durable: proved by a recent one, or by writing something without effect now.
     async fn prove(&self) -> Result<(), Error>;
-    /// Resolves when the store has failed for good: something that was acknowledged is not in its file any more. To go on would
-    /// be to lie; what is left can be told by a new start alone.
+    /// Resolves when the store has failed permanently: something acknowledged is missing in its file. It must not continue; what
+    /// remains can only be determined by a restart.
     async fn failed(&self) -> Error {
         std::future::pending().await
     }
-    /// Makes everything durable and ends: later calls fail, watches end.
+    /// Makes everything durable and closes the store: later calls fail, watches end.
     async fn close(&self) -> Result<(), Error>;
 }
 

@@ -1,4 +1,4 @@
-//! A store in memory, for simulation: the whole contract, no threads, no waiting, nothing durable.
+//! An in-memory store for simulation: the whole contract, without threads, waiting or durability.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -25,15 +25,15 @@ pub struct Memory(Mutex<State>);
 struct State {
     revision: Revision,
     oldest: Revision,
-    /// Each key's kept versions, oldest first; never empty.
+    /// Each key's retained versions, oldest first; never empty.
     keys: BTreeMap<Arc<str>, Vec<Version>>,
-    /// The kept changes, in order.
+    /// The retained changes, in order.
     log: VecDeque<Change>,
     hub: Hub,
     closed: bool,
 }
 
-/// What a key was from a revision on; `None`: absent.
+/// A key's value from a revision on; `None`: absent.
 struct Version {
     since: Revision,
     entry: Option<Entry>,
@@ -44,7 +44,7 @@ impl Memory {
         Memory::default()
     }
 
-    /// No method of `State` leaves it half-changed, so a panic elsewhere does not spoil it.
+    /// No method of `State` leaves it half-changed, so it is consistent after a panic elsewhere.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -133,7 +133,7 @@ impl State {
     fn watch(&mut self, prefix: &str, after: Revision) -> Result<Watch, Error> {
         let missed = self.history(prefix, after)?;
         let (watcher, watch) = Watcher::new(prefix, after);
-        // One batch, so it fits; somebody who has just asked is not gone.
+        // A single batch fits, and its receiver exists.
         if let Some(watcher) = watcher.offer(&missed, self.revision) {
             self.hub.add(watcher);
         }
@@ -148,7 +148,7 @@ impl State {
         let forgotten = self.log.partition_point(|c| c.revision < keep_from);
         for change in self.log.drain(..forgotten) {
             let Some(versions) = self.keys.get_mut(&change.key) else { continue };
-            // The one that reigned when `keep_from` came, and, for the change at `keep_from`, the one before it.
+            // The version in effect at `keep_from`, and, for a change at `keep_from`, the one before it.
             let kept = versions.partition_point(|v| v.since < keep_from).saturating_sub(1);
             versions.drain(..kept);
             if let [Version { since, entry: None }] = versions[..]
@@ -214,7 +214,7 @@ impl Store for Memory {
 }
 
 impl Txn {
-    /// The last write to each key, in order of key; `None`: delete.
+    /// The last write to each key, in key order; `None`: delete.
     pub(super) fn net_writes(self) -> BTreeMap<String, Option<Bytes>> {
         let by_key = |write| match write {
             Write::Put(key, value) => (key, Some(value)),
@@ -225,7 +225,7 @@ impl Txn {
 }
 
 impl Compare {
-    /// The key, and the mod_revision that it must have; 0: none.
+    /// The key, and its required mod_revision; 0: absent.
     pub(super) fn parts(&self) -> (&str, Revision) {
         match self {
             Compare::Absent(key) => (key, 0),

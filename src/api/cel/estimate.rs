@@ -1,5 +1,5 @@
-//! What an expression costs at most, known before it is ever evaluated: by cel-go's cost model, from the sizes that values
-//! may have. Upstream: `cel-go/checker/cost.go`, `k8s.io/apiserver/pkg/cel/library/cost.go`.
+//! The maximum cost of an expression, computed before it is evaluated: by cel-go's cost model, from the possible sizes of values.
+//! Upstream: `cel-go/checker/cost.go`, `k8s.io/apiserver/pkg/cel/library/cost.go`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,28 +11,27 @@ use super::operators::Operator;
 use super::value::Value;
 use crate::pattern;
 
-/// What is paid for making a list or a map.
+/// The cost of creating a list or a map.
 const NEW_LIST: u64 = 10;
 const NEW_MAP: u64 = 30;
-/// What going through a text costs for each of its characters (of bytes: for each), and a regular expression for each of its own; in
-/// hundredths.
+/// The cost of scanning a string, per character (or byte), and of a regular expression, per character; in hundredths.
 const TEXT: u64 = 10;
 const REGEX: u64 = 25;
-/// The longest that Kubernetes' named formats have.
+/// The longest regular expression of Kubernetes' named formats.
 const NAMED_REGEX: u64 = 128;
 
-/// Which values may come of an expression, and of what size.
+/// The possible values of an expression, and their sizes.
 #[derive(Clone, Debug)]
 pub enum Shape {
-    /// No parts; some are texts of so many bytes outside of expressions.
+    /// A value without parts; some are strings of this many bytes outside of expressions.
     Scalar(u64),
-    /// A text or bytes: at least and at most so long.
+    /// A string or bytes: minimum and maximum length.
     Text(u64, u64),
-    /// At most so many items.
+    /// At most this many items.
     List(u64, Arc<Shape>),
     Map(u64, Arc<Shape>),
     Object(Arc<BTreeMap<String, Shape>>),
-    /// Anything, with so many parts at most.
+    /// Anything, with at most this many parts.
     Unknown(u64),
 }
 
@@ -64,7 +63,7 @@ impl Shape {
             other => other.item(),
         }
     }
-    /// What may be either.
+    /// A shape that covers both.
     fn or(self, other: Shape) -> Shape {
         let most = self.most().max(other.most());
         match (self, other) {
@@ -78,7 +77,7 @@ impl Shape {
     }
 }
 
-/// `size` by a cost in hundredths, rounded up.
+/// `size` times a cost in hundredths, rounded up.
 fn scaled(size: u64, hundredths: u64) -> u64 {
     let exact = (u128::from(size) * u128::from(hundredths)).div_ceil(100);
     u64::try_from(exact).unwrap_or(u64::MAX)
@@ -88,12 +87,12 @@ fn times(a: u64, b: u64) -> u64 {
     a.saturating_mul(b)
 }
 
-/// The most that one evaluation costs, for variables of these shapes.
+/// The maximum cost of one evaluation, for variables of these shapes.
 pub fn most(program: &Program, variables: &[(&str, Shape)]) -> u64 {
     Estimate { scope: scope(variables), of_pattern: 0 }.of(&program.root).0
 }
 
-/// The same with what it may take to compile the regular expressions that it makes of values, which upstream's model leaves out.
+/// The same including the compilation of regular expressions from values, which upstream's model ignores.
 pub fn most_work(program: &Program, variables: &[(&str, Shape)]) -> u64 {
     Estimate { scope: scope(variables), of_pattern: pattern::DEAR }.of(&program.root).0
 }
@@ -104,12 +103,12 @@ fn scope(variables: &[(&str, Shape)]) -> Vec<(Arc<str>, Shape)> {
 
 struct Estimate {
     scope: Vec<(Arc<str>, Shape)>,
-    /// What compiling a regular expression costs that does not stand in the source.
+    /// The cost of compiling a regular expression that is not a literal.
     of_pattern: u64,
 }
 
 impl Estimate {
-    /// The cost of an expression with all below it, and what comes of it.
+    /// The cost of an expression with its subexpressions, and the shape of its result.
     fn of(&mut self, node: &Node) -> (u64, Shape) {
         match node {
             Node::Literal(value) => (0, literal(value)),
@@ -123,7 +122,7 @@ impl Estimate {
                 (cost.saturating_add(own), shape.field(name))
             }
             Node::Has(operand, _) => (self.of(operand).0, Shape::ONE),
-            // Optionals are as what they hold.
+            // Optionals count like their content.
             Node::OptSelect(operand, name) => {
                 let (cost, shape) = self.of(operand);
                 (cost.saturating_add(1), shape.field(name))
@@ -177,7 +176,7 @@ impl Estimate {
                 let (target, name, body) = &**parts;
                 let (cost, shape) = self.of(target);
                 let (body, shape) = self.within(vec![(name.clone(), shape)], |own| own.of(body));
-                // It is looked whether there is something, that is taken out and bound, and what is made of it is wrapped.
+                // The optional is tested, unwrapped and bound, and the result is wrapped.
                 (times(cost, 2).saturating_add(body).saturating_add(NEW_LIST + 3), shape)
             }
         }
@@ -202,14 +201,14 @@ impl Estimate {
         outcome
     }
 
-    /// A macro, as what the parser of cel-go makes of it: a loop with a condition, and a step that folds the body in.
+    /// A macro, in the form of cel-go's parser: a loop with a condition, and a step that includes the body.
     fn fold(&mut self, fold: &Fold) -> (u64, Shape) {
         let (range, of) = self.of(&fold.range);
         let is_list = matches!(of, Shape::List(..) | Shape::Unknown(_));
         let first = match (is_list, fold.variables.len()) {
             (true, 1) => of.item(),
             (true, _) => Shape::Scalar(0),
-            // Upstream knows of no length of keys.
+            // Upstream does not know the length of keys.
             (false, _) => Shape::Text(0, 0),
         };
         let count = if let Shape::Object(fields) = &of { fields.len() as u64 } else { of.most() };
@@ -273,7 +272,7 @@ fn operated(operator: Operator, a: Shape, b: Shape) -> (u64, Shape) {
     }
 }
 
-/// What a function costs beside its arguments, and what it makes.
+/// The cost of a function without its arguments, and the shape of its result.
 fn called(rows: &[Function], args: &[Node], shapes: &[Shape]) -> (u64, Shape) {
     let Some(row) = rows.first() else { return (1, Shape::ANY) };
     let size = |at: usize| shapes.get(at).map_or(0, Shape::most);
@@ -314,13 +313,13 @@ fn called(rows: &[Function], args: &[Node], shapes: &[Shape]) -> (u64, Shape) {
         "sets.contains" | "sets.intersects" => (times(size(0), size(1)).saturating_add(1), Shape::ONE),
         "sets.equivalent" => (times(times(size(0), size(1)), 2).saturating_add(1), Shape::ONE),
         "url" => (through, Shape::ONE),
-        // Two addresses are compared, and a text is read first.
+        // Two addresses are compared, and a string is parsed first.
         "containsIP" => (4 + scaled(length(shapes.get(1)), TEXT), Shape::ONE),
         "containsCIDR" => (7 + scaled(length(shapes.get(1)), TEXT), Shape::ONE),
         "bytes" => (through, text(times(size(0), 4))),
         "string" => match &shapes[0] {
             Shape::Text(_, most) => (through, text(*most)),
-            // As long as a number or a time gets.
+            // The longest number or time.
             Shape::Scalar(_) => (1, text(40)),
             other => (1, text(other.most())),
         },
@@ -334,7 +333,7 @@ fn called(rows: &[Function], args: &[Node], shapes: &[Shape]) -> (u64, Shape) {
     }
 }
 
-/// How long a text is; other values are none.
+/// The length of a string; 0 for other values.
 fn length(shape: Option<&Shape>) -> u64 {
     match shape {
         Some(Shape::Text(_, most) | Shape::Unknown(most)) => *most,
@@ -342,11 +341,11 @@ fn length(shape: Option<&Shape>) -> u64 {
     }
 }
 
-/// How long a text gets when all that is looked for is replaced.
+/// The length of a string after replacing all matches.
 fn replaced(shapes: &[Shape]) -> u64 {
     let [text, from, to, ..] = shapes else { return u64::MAX };
     match from.least() {
-        // Around every character there is an empty text.
+        // An empty string matches around every character.
         0 => times(text.most().saturating_add(1), to.most()).saturating_add(text.most()),
         least if to.most() <= least => text.most(),
         least => times(text.most().div_ceil(least), to.most()),
@@ -376,7 +375,7 @@ mod tests {
         for character in ["a", "\u{6f22}"] {
             let program = compile(&format!("self.contains('{}')", character.repeat(100)), &env).unwrap();
             assert_eq!(most(&program, &[("self", Shape::Text(0, 1000))]), 1 + 100 * 10);
-            // Each two of them may become three.
+            // Each pair may become three.
             let program =
                 compile(&format!("self.replace('{}', 'bbb') + 'b' == ''", character.repeat(2)), &env).unwrap();
             assert_eq!(most(&program, &[("self", Shape::Text(0, 1000))]), 1 + 200 + 151);

@@ -12,7 +12,7 @@ use crate::pattern;
 const LIST_COST: u64 = 10;
 const MAP_COST: u64 = 30;
 
-/// How many regular expressions an evaluation remembers to have paid for.
+/// How many compiled regular expressions an evaluation remembers as paid for.
 const PATTERNS: usize = 16;
 
 type Lookup<'a> = &'a dyn Fn(&str) -> Option<Value>;
@@ -23,9 +23,9 @@ pub fn evaluate(root: &Node, variables: Lookup<'_>, budget: &mut Budget) -> Resu
 
 struct Evaluation<'a> {
     variables: Lookup<'a>,
-    /// The variables of the macros that are running.
+    /// The variables of the enclosing macros.
     scope: Vec<(Arc<str>, Value)>,
-    /// The regular expressions that were made while it ran and are paid for, and what is wrong with them: the newest ones.
+    /// The most recent regular expressions that were compiled and charged during the evaluation, with their errors.
     patterns: Vec<(Arc<str>, Option<Error>)>,
     budget: &'a mut Budget,
 }
@@ -120,8 +120,8 @@ impl Evaluation<'_> {
         }
     }
 
-    /// A regular expression that stands in the source is compiled once for all; one that is made of values may be another each
-    /// time. (Upstream's costs know of no compiling: there it is bounded by time.)
+    /// A literal regular expression is compiled once; one built from values may differ each time. (Upstream's costs ignore
+    /// compilation, whose time it limits.)
     fn pay_for_pattern(&mut self, rows: &[Function], values: &[Value]) -> Result<(), Error> {
         let Some(text) = functions::pattern(rows, values) else { return Ok(()) };
         if let Some((_, wrong)) = self.patterns.iter().find(|(known, _)| known == text) {
@@ -136,7 +136,7 @@ impl Evaluation<'_> {
         wrong.map_or(Ok(()), Err)
     }
 
-    /// A key that is longer than names are is paid for by its length.
+    /// A key longer than usual names is charged by its length.
     fn pay_for_key(&mut self, key: &Value) -> Result<(), Error> {
         if let Value::String(name) = key { self.budget.charge_name(name) } else { Ok(()) }
     }
@@ -151,7 +151,7 @@ impl Evaluation<'_> {
         value.ok_or_else(|| Error::new(format!("no such attribute(s): {name}")))
     }
 
-    /// `&&` and `||`: one part that decides is enough, whatever the others come to, even to errors.
+    /// `&&` and `||`: one deciding operand is enough, whatever the results of the others, including errors.
     fn logic(&mut self, parts: &[Node], decides: bool) -> Result<Value, Error> {
         let mut failed = None;
         for part in parts {
@@ -200,7 +200,7 @@ impl Evaluation<'_> {
             Value::List(list) => {
                 list.items.iter().enumerate().map(|(i, item)| (Value::Int(i as i64), item.clone())).collect()
             }
-            // With one variable a map is walked by its keys.
+            // With one variable, iteration over a map yields its keys.
             Value::Map(map) => {
                 map.entries().map(|(key, value)| (key.clone(), if two { value.clone() } else { key })).collect()
             }
@@ -224,7 +224,7 @@ impl Evaluation<'_> {
         outcome.value()
     }
 
-    /// One item; true when the others do not matter any more.
+    /// Evaluates one item; returns true when the rest does not matter any more.
     fn step(&mut self, fold: &Fold, key: Value, outcome: &mut Outcome) -> Result<bool, Error> {
         if let Some(filter) = &fold.filter {
             match self.node(filter)? {
@@ -273,9 +273,9 @@ impl Evaluation<'_> {
     }
 }
 
-/// What a macro has come to so far.
+/// The intermediate result of a macro.
 enum Outcome {
-    /// `all` and `exists`: whether an item decided it, and what else went wrong, which counts only if none does.
+    /// `all` and `exists`: whether an item decided it, and the first error, which counts only if none does.
     Decide {
         decides: bool,
         decided: bool,
@@ -337,7 +337,7 @@ fn negated(value: Value) -> Result<Value, Error> {
     }
 }
 
-/// `a.b`; of an optional the field of its value, as an optional.
+/// `a.b`; for an optional, the field of its value as an optional.
 fn select(value: &Value, field: &Arc<str>) -> Result<Value, Error> {
     match value {
         Value::Map(map) => map.fields.get(field).cloned().ok_or_else(|| Error::no_such_key(field)),
@@ -367,7 +367,7 @@ fn at(value: &Value, index: &Value) -> Result<Value, Error> {
     }
 }
 
-/// The item or entry, if it is there.
+/// The item or entry, if it exists.
 fn find(value: &Value, index: &Value) -> Result<Option<Value>, Error> {
     match (value, index) {
         (Value::List(list), index) => {
@@ -386,7 +386,7 @@ fn find(value: &Value, index: &Value) -> Result<Option<Value>, Error> {
     }
 }
 
-/// Looks into a value, or into what an optional holds; what is not there is no value.
+/// Looks into a value, or into an optional's content; a missing one results in an empty optional.
 fn optional(value: &Value, look: impl Fn(&Value) -> Result<Option<Value>, Error>) -> Result<Value, Error> {
     let found = match value {
         Value::Optional(None) => None,
@@ -396,7 +396,7 @@ fn optional(value: &Value, look: impl Fn(&Value) -> Result<Option<Value>, Error>
     Ok(found.map_or(Value::Optional(None), Value::some))
 }
 
-/// What an optional holds.
+/// The content of an optional.
 fn inner(value: Value) -> Result<Option<Value>, Error> {
     match value {
         Value::Optional(inner) => Ok(inner.map(|value| (*value).clone())),

@@ -1,10 +1,10 @@
-//! Named syntaxes, each of which says what is wrong with a text.
+//! Named formats, each of which reports what is wrong with a string.
 
 use base64::Engine;
 
 use crate::validation::names;
 
-/// One syntax.
+/// One format.
 pub struct Format {
     pub name: &'static str,
     pub check: fn(&str) -> Vec<String>,
@@ -16,7 +16,7 @@ impl std::fmt::Debug for Format {
     }
 }
 
-/// The syntax of a prefix: a suffix follows.
+/// The format of a prefix, which is followed by a suffix.
 fn prefix(text: &str, check: fn(&str) -> Vec<String>) -> Vec<String> {
     check(&format!("{}x", text.trim_end_matches('-')))
 }
@@ -44,7 +44,7 @@ pub static FORMATS: &[Format] = &[
     Format { name: "datetime", check: |s| unless(super::times::parse(s).is_some(), "invalid datetime") },
 ];
 
-/// The syntax of this name.
+/// The format of this name.
 pub fn find(name: &str) -> Option<&'static Format> {
     FORMATS.iter().find(|format| format.name == name)
 }

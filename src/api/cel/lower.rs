@@ -1,4 +1,5 @@
-//! From the parser's tree to ours: names and functions are resolved and types checked once, so that evaluation only walks.
+//! Lowers the parser's tree to ours: names and functions are resolved and types checked once, so that evaluation only walks the
+//! tree.
 
 use std::sync::Arc;
 
@@ -11,17 +12,17 @@ use super::types;
 use super::value::Value;
 use super::{CompileError, Env, Program, Type};
 
-/// No expression that people write comes near; they keep the walk off the end of its stack.
+/// Far above realistic expressions; bounds the depth of recursion.
 const MAX_NODES: usize = 16 * 1024;
 const MAX_SOURCE: usize = 32 * 1024;
 const MAX_DEPTH: usize = 160;
-/// A longer source is compiled on a stack of its own: the parser makes of a long chain a deep tree, whose very end recurses.
+/// A longer source is compiled on a separate stack: the parser builds a deep tree from a long chain, and dropping it recurses.
 const SHORT: usize = 256;
 const STACK: usize = 64 << 20;
-/// How deep the parser goes; cel-go's is 250, of a grammar with fewer levels to a parenthesis.
+/// The parser's maximum depth; cel-go's is 250, with fewer levels per parenthesis.
 const MAX_PARSE_DEPTH: u16 = 96;
 
-/// An expression, ready to be evaluated.
+/// A compiled expression.
 #[derive(Debug)]
 pub enum Node {
     Literal(Value),
@@ -43,12 +44,12 @@ pub enum Node {
     /// Items, each with whether it is optional.
     List(Vec<(Node, bool)>),
     Map(Vec<(Node, Node, bool)>),
-    /// The functions of this name; the arguments, the receiver first.
+    /// The overloads of this function; the arguments, the receiver first.
     Call(&'static [Function], bool, Vec<Node>),
-    /// A method that only the value itself knows.
+    /// A method that is resolved by the value itself.
     Method(Arc<str>, Vec<Node>),
     Fold(Box<Fold>),
-    /// `optMap`, `optFlatMap`: the optional, its variable, what is made of its value, whether that is optional itself.
+    /// `optMap`, `optFlatMap`: the optional, its variable, the result for its value, whether that is optional itself.
     OptMap(Box<(Node, Arc<str>, Node)>, bool),
 }
 
@@ -58,11 +59,11 @@ pub enum Step {
     All,
     Exists,
     ExistsOne,
-    /// A list of what is made of each.
+    /// Builds a list of the results.
     Collect,
-    /// A map by the same keys.
+    /// Builds a map with the same keys.
     Values,
-    /// A map of the entries made of each.
+    /// Builds a map of the resulting entries.
     Entries,
 }
 
@@ -87,7 +88,7 @@ pub fn compile(source: &str, env: &Env) -> Result<Program, CompileError> {
     let no_thread = |_| CompileError("ERROR: <input>:1:1: the expression cannot be compiled now".into());
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, || compile_here(source, env));
-        // The invariant: the compiler does not panic; should it, the expression counts as a wrong one.
+        // The invariant: the compiler does not panic; if it does, the expression counts as invalid.
         thread
             .map_err(no_thread)?
             .join()
@@ -112,9 +113,9 @@ fn compile_here(source: &str, env: &Env) -> Result<Program, CompileError> {
 struct Lowering<'a> {
     source: &'a str,
     env: &'a Env,
-    /// The variables of the macros that we are in.
+    /// The variables of the enclosing macros.
     scope: Vec<(Arc<str>, Type)>,
-    /// The variables of the environment that are named.
+    /// The used variables of the environment.
     names: Vec<Arc<str>>,
     depth: usize,
 }
@@ -122,7 +123,7 @@ struct Lowering<'a> {
 type Lowered = Result<(Node, Type), CompileError>;
 
 impl Lowering<'_> {
-    /// An error about a name. (The parser keeps no places: it is shown where the name first stands.)
+    /// An error about a name. (The parser keeps no positions: it is reported at the name's first occurrence.)
     fn error(&self, name: &str, message: String) -> CompileError {
         let at = self.source.find(name).unwrap_or(0);
         let before = &self.source[..at];
@@ -207,7 +208,7 @@ impl Lowering<'_> {
         Err(self.error(bare, format!("undeclared reference to '{bare}' (in container '')")))
     }
 
-    /// The type of a field of a value.
+    /// The type of a value's field.
     fn field(&self, of: &Type, name: &str) -> Result<Type, CompileError> {
         match of {
             Type::Object(fields) => fields.field(name).ok_or_else(|| {
@@ -323,7 +324,7 @@ impl Lowering<'_> {
 
     fn comprehension(&mut self, it: &ComprehensionExpr) -> Lowered {
         let is_result = |expr: &IdedExpr| matches!(&expr.expr, Expr::Ident(name) if *name == it.accu_var);
-        // The shapes to which the parser expands the standard macros.
+        // The forms to which the parser expands the standard macros.
         let appended = |expr: &IdedExpr| match &expr.expr {
             Expr::Call(CallExpr { func_name, args, .. }) if func_name == "_+_" => match args.as_slice() {
                 [result, IdedExpr { expr: Expr::List(list), .. }] if is_result(result) => {
@@ -403,7 +404,7 @@ impl Lowering<'_> {
 
     fn function(&mut self, call: &CallExpr) -> Lowered {
         let name = call.func_name.as_str();
-        // `sets.contains(a, b)`: what looks like a receiver is part of the name.
+        // `sets.contains(a, b)`: the apparent receiver is part of the name.
         if let Some(IdedExpr { expr: Expr::Ident(space), .. }) = call.target.as_deref()
             && self.env.variable(space).is_none()
             && !self.scope.iter().any(|(known, _)| **known == **space)
@@ -461,11 +462,11 @@ impl Lowering<'_> {
     }
 }
 
-/// Types that expressions compare `type(x)` to.
+/// Types for comparison with `type(x)`.
 const TYPES: &[&str] =
     &["bool", "int", "uint", "double", "string", "bytes", "list", "map", "null_type", "type", "optional_type", "dyn"];
 
-/// The two-variable macros: what they do, and whether there is a filter among so many arguments.
+/// The two-variable macros: what they do, and whether there is a filter with this many arguments.
 fn two_variables(name: &str, arguments: usize) -> Option<(Step, bool)> {
     match (name, arguments) {
         ("all", 3) => Some((Step::All, false)),
@@ -478,7 +479,7 @@ fn two_variables(name: &str, arguments: usize) -> Option<(Step, bool)> {
     }
 }
 
-/// An operator as the source has it.
+/// The source form of an operator.
 fn symbol(operator: &str) -> &str {
     operator.trim_matches(['_', '@'])
 }

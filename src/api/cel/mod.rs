@@ -1,10 +1,10 @@
-//! The Common Expression Language: expressions over objects, as CustomResourceDefinitions, admission policies and webhooks
-//! hold them, with Kubernetes' function libraries. Upstream: `k8s.io/apiserver/pkg/cel`, <https://cel.dev>.
+//! The Common Expression Language: expressions over objects in CustomResourceDefinitions, admission policies and webhooks, with
+//! Kubernetes' function libraries. Upstream: `k8s.io/apiserver/pkg/cel`, <https://cel.dev>.
 //!
-//! [`compile`] parses an expression (with the `cel` crate's parser), checks it against what it may name ([`Env`]), and
-//! resolves it to a tree ([`Program`]) that [`Program::evaluate`] walks. The walk is ours, as each step of it is paid for out
-//! of a [`Budget`]: no expression, whoever wrote it, holds the server up. Values are [`Value`]s, made of JSON by
-//! [`Value::from_json`] or by a schema (`api::structural`); what the caller computes lazily is a [`value::Host`].
+//! [`compile`] parses an expression (with the `cel` crate's parser), checks it against the declared names ([`Env`]), and resolves
+//! it to a tree ([`Program`]) that [`Program::evaluate`] walks. The evaluator is ours, as each step is charged to a [`Budget`]: no
+//! expression can hold up the server. Values are [`Value`]s, converted from JSON by [`Value::from_json`] or with a schema
+//! (`api::structural`); lazily computed ones are [`value::Host`]s.
 //!
 //! ```
 //! use podwright_api::cel::{Budget, Env, Type, Value, compile};
@@ -30,14 +30,14 @@ pub mod value;
 pub use types::Type;
 pub use value::{Host, Value};
 
-/// Upstream's limit of one evaluation (`PerCallLimit`), and of all evaluations for one object (`RuntimeCELCostBudget`).
+/// Upstream's limits for one evaluation (`PerCallLimit`), and for all evaluations on one object (`RuntimeCELCostBudget`).
 const PER_CALL_LIMIT: u64 = 1_000_000;
 const PER_OBJECT_LIMIT: u64 = 10_000_000;
 
-/// An error is no longer than this.
+/// The longest error message.
 const LONGEST_MESSAGE: usize = 1024;
 
-/// How much an evaluation may still cost: about one for each step.
+/// The remaining cost of an evaluation: about one per step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Budget(u64);
 
@@ -65,7 +65,7 @@ impl Budget {
         Budget(self.0.min(steps))
     }
 
-    /// Runs one evaluation within its own limit, paid for out of this budget. `Err(None)`: this budget is spent.
+    /// Runs one evaluation within its own limit, charged to this budget. `Err(None)`: this budget is exhausted.
     pub fn spend<T>(&mut self, run: impl FnOnce(&mut Budget) -> Result<T, Error>) -> Result<T, Option<Error>> {
         let given = self.0.min(PER_CALL_LIMIT);
         let mut own = Budget(given);
@@ -78,7 +78,7 @@ impl Budget {
     }
 }
 
-/// A budget of evaluations of which one may make others run, as a policy's variables do.
+/// A budget for nested evaluations, such as a policy's variables.
 #[derive(Clone, Debug)]
 pub struct SharedBudget(Arc<Mutex<Budget>>);
 
@@ -106,17 +106,17 @@ impl SharedBudget {
     }
 }
 
-/// Why an evaluation has no value, in cel-go's words.
+/// Why an evaluation failed, in cel-go's words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {
     pub message: String,
-    /// The budget was spent: nothing absorbs that.
+    /// The budget is exhausted: no operator absorbs that.
     pub exhausted: bool,
 }
 
 impl Error {
-    /// A message that quotes much is cut: whoever reads it has not asked for a megabyte of somebody's text.
+    /// Truncates a long message: it may quote a megabyte of somebody's string.
     pub fn new(message: impl Into<String>) -> Error {
         let mut message = message.into();
         if message.len() > LONGEST_MESSAGE {
@@ -126,7 +126,7 @@ impl Error {
         }
         Error { message, exhausted: false }
     }
-    /// The budget is spent.
+    /// The budget is exhausted.
     pub fn exhausted() -> Error {
         Error { message: "operation cancelled: actual cost limit exceeded".into(), exhausted: true }
     }
@@ -138,14 +138,14 @@ impl Error {
     }
 }
 
-/// Why an expression does not compile, in cel-go's form: `ERROR: <input>:1:6: undefined field 'a'`, with the line and a
-/// mark below it.
+/// Why an expression does not compile, in cel-go's form: `ERROR: <input>:1:6: undefined field 'a'`, with the line and a mark below
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct CompileError(pub String);
 
 impl CompileError {
-    /// One at a place in the source; lines and columns count from 1.
+    /// An error at a position in the source; lines and columns count from 1.
     fn at(source: &str, line: isize, column: isize, message: &str) -> CompileError {
         let text = source.lines().nth(usize::try_from(line - 1).unwrap_or(0)).unwrap_or("");
         if text.len() > LONGEST_MESSAGE {
@@ -158,7 +158,7 @@ impl CompileError {
     }
 }
 
-/// What an expression may name, with the types as far as they are known.
+/// The variables of an expression, with their types if known.
 #[derive(Clone, Debug, Default)]
 pub struct Env {
     variables: Vec<(Arc<str>, Type)>,
@@ -177,9 +177,9 @@ impl Env {
 #[derive(Debug)]
 pub struct Program {
     root: lower::Node,
-    /// The type of its value, `Dyn` where that shows only when it is evaluated.
+    /// The type of its value, `Dyn` if known only at run time.
     pub result: Type,
-    /// Whether it names this variable.
+    /// The variables that it uses.
     names: Vec<Arc<str>>,
 }
 
@@ -205,12 +205,12 @@ pub fn compile(source: &str, env: &Env) -> Result<Program, CompileError> {
 }
 
 impl Program {
-    /// The value, or why there is none. Nothing panics, and it ends when the budget does.
+    /// The value, or an error. Never panics, and ends when the budget is exhausted.
     pub fn evaluate(&self, variables: &(impl Variables + ?Sized), budget: &mut Budget) -> Result<Value, Error> {
         eval::evaluate(&self.root, &|name| variables.value(name), budget)
     }
 
-    /// The same for an expression that says yes or no.
+    /// The same for a boolean expression.
     pub fn holds(&self, variables: &(impl Variables + ?Sized), budget: &mut Budget) -> Result<bool, Error> {
         match self.evaluate(variables, budget)? {
             Value::Bool(b) => Ok(b),
@@ -218,7 +218,7 @@ impl Program {
         }
     }
 
-    /// Whether it names this variable.
+    /// Whether it uses this variable.
     pub fn uses(&self, variable: &str) -> bool {
         self.names.iter().any(|name| **name == *variable)
     }

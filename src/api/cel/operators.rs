@@ -1,4 +1,4 @@
-//! The operators: arithmetic that refuses to overflow, and comparison.
+//! Operators: arithmetic with overflow checks, and comparison.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::value::{List, ListKind, Value, compare_numbers};
 use super::{Budget, Error};
 
-/// A binary operator of the language that takes values (not `&&`, `||` and the like, which take expressions).
+/// A binary operator on values (not `&&`, `||` and the like, which take expressions).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operator {
     Add,
@@ -24,7 +24,7 @@ pub enum Operator {
 }
 
 impl Operator {
-    /// The operators by the names that the parser gives them.
+    /// The operators by their names in the parser.
     pub const ALL: &[(&str, Operator)] = &[
         ("_+_", Operator::Add),
         ("_-_", Operator::Subtract),
@@ -40,7 +40,7 @@ impl Operator {
         ("@in", Operator::In),
     ];
 
-    /// What two values make.
+    /// The result for two values.
     pub fn apply(self, a: &Value, b: &Value, budget: &mut Budget) -> Result<Value, Error> {
         match self {
             Operator::Add => add(a, b, budget),
@@ -70,7 +70,7 @@ impl Operator {
     }
 }
 
-/// What it costs to compare two values; what can be told apart at a glance costs nothing.
+/// The cost of comparing two values; 0 if they are trivially different.
 fn comparison_cost(a: &Value, b: &Value) -> u64 {
     match (a, b) {
         (Value::String(a), Value::String(b)) => characters_of_shorter(a, b) / 10,
@@ -86,7 +86,7 @@ fn comparison_cost(a: &Value, b: &Value) -> u64 {
     }
 }
 
-/// How many characters the text has that has fewer. Of a long text beside a short one nothing is read: a character has at most four
+/// The number of characters of the shorter string. A long string beside a short one is not read: a character has at most four
 /// bytes.
 fn characters_of_shorter(a: &str, b: &str) -> u64 {
     let (short, long) = if a.len() <= b.len() { (a, b) } else { (b, a) };
@@ -95,7 +95,7 @@ fn characters_of_shorter(a: &str, b: &str) -> u64 {
     least as u64
 }
 
-/// At most so many steps a comparison takes: where each list keeps its order it goes through both at once.
+/// The maximum steps of a comparison: ordered lists are compared in parallel.
 fn steps(a: &Value, b: &Value) -> u64 {
     let (own, other) = (a.size(), b.size());
     match own.is_plain() && other.is_plain() {
@@ -104,7 +104,7 @@ fn steps(a: &Value, b: &Value) -> u64 {
     }
 }
 
-/// What it costs to compare each item of a list with a value.
+/// The cost of comparing each item of a list with a value.
 pub fn search_cost(items: &[Value], list: &Value, wanted: &Value) -> u64 {
     let count = items.len() as u64;
     let (all, one) = (list.size(), wanted.size());
@@ -115,8 +115,8 @@ pub fn search_cost(items: &[Value], list: &Value, wanted: &Value) -> u64 {
     count.saturating_add(compared)
 }
 
-/// How many steps a comparison with a value takes at most: of a text by its characters, as of one that is compared by itself. They
-/// are counted where they may be fewer than `enough`, and so are paid for: a character has at most four bytes.
+/// The maximum steps of a comparison with a value: for a string its characters, as for a single string. They are only counted if
+/// there may be fewer than `enough`, and so are charged for: a character has at most four bytes.
 fn read_of(value: &Value, enough: u64) -> u64 {
     match value {
         Value::String(text) if text.len() as u64 / 40 <= enough => text.chars().count() as u64 / 10,
@@ -156,7 +156,7 @@ fn add(a: &Value, b: &Value, budget: &mut Budget) -> Result<Value, Error> {
     }
 }
 
-/// What it costs to look for each item of a list among those of another and its own.
+/// The cost of searching for each item of a list among those of another and its own.
 fn joining_cost(a: &List, b: &List) -> u64 {
     let (all, new) = ((a.items.len() + b.items.len()) as u64, b.items.len() as u64);
     let (own, other) = (a.size(), b.size());
@@ -167,7 +167,7 @@ fn joining_cost(a: &List, b: &List) -> u64 {
     all.saturating_mul(new).saturating_add(compared)
 }
 
-/// Two lists together, as the first one's type has it.
+/// The concatenation of two lists, by the first one's type.
 fn joined(a: &Arc<List>, b: &Arc<List>, budget: &mut Budget) -> Result<Value, Error> {
     let mut items = a.items.clone();
     match &a.kind {
@@ -248,7 +248,7 @@ fn by_zero(operator: Operator) -> Error {
     Error::new(if operator == Operator::Modulo { "modulus by zero" } else { "division by zero" })
 }
 
-/// How two values stand to each other; `None`: in no way, as a NaN. Values that have no order are an error.
+/// The order of two values; `None` if they are unordered, as a NaN. Values without an order are an error.
 pub fn compare(a: &Value, b: &Value) -> Result<Option<Ordering>, Error> {
     match (a, b) {
         (Value::Bool(a), Value::Bool(b)) => Ok(Some(a.cmp(b))),
@@ -272,7 +272,7 @@ mod tests {
         Value::List(Arc::new(List::new(items, ListKind::Set)))
     }
 
-    /// Where the order of a list does not count, each item is compared with each.
+    /// If the order of a list does not count, each item is compared with each.
     #[test]
     fn comparing_what_has_no_order_is_paid_for_by_the_pairs() {
         let env = Env::new([("a", Type::Dyn), ("b", Type::Dyn)]);

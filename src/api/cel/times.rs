@@ -1,4 +1,4 @@
-//! Times and durations as expressions and formats write them.
+//! Formats of times and durations in expressions.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -9,7 +9,7 @@ pub fn parse(text: &str) -> Option<Timestamp> {
     text.parse().ok()
 }
 
-/// Go's form: `1h30m`, `-1.5s`.
+/// Go's format: `1h30m`, `-1.5s`.
 pub fn span(text: &str) -> Option<SignedDuration> {
     let (negative, bare) = text.strip_prefix('-').map_or((false, text), |bare| (true, bare));
     let span = SignedDuration::try_from(duration::parse(bare)?).ok()?;

@@ -1,4 +1,4 @@
-//! The types that are known before an expression is evaluated.
+//! Static types of expressions.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use super::operators::Operator;
 /// A static type.
 #[derive(Clone, Debug, Default)]
 pub enum Type {
-    /// Known only when it is evaluated.
+    /// Known only at run time.
     #[default]
     Dyn,
     Null,
@@ -24,16 +24,16 @@ pub enum Type {
     Map(Arc<Type>, Arc<Type>),
     Optional(Arc<Type>),
     Type,
-    /// Known fields alone.
+    /// Only known fields.
     Object(Arc<dyn Fields>),
-    /// A library's: `kubernetes.Quantity`.
+    /// A library's type: `kubernetes.Quantity`.
     Named(&'static str),
 }
 
-/// The fields of an object whose schema is known.
+/// The fields of an object with a known schema.
 pub trait Fields: fmt::Debug + Send + Sync {
     fn name(&self) -> String;
-    /// The type of a field by the name that expressions use; `None`: there is no such field.
+    /// The type of a field by its name in expressions; `None`: there is no such field.
     fn field(&self, name: &str) -> Option<Type>;
 }
 
@@ -44,7 +44,7 @@ impl Type {
     pub fn optional(of: Type) -> Type {
         Type::Optional(Arc::new(of))
     }
-    /// What an optional holds; all others are themselves.
+    /// The content type of an optional; other types are unchanged.
     pub fn unwrapped(self) -> Type {
         match self {
             Type::Optional(inner) => (*inner).clone(),
@@ -55,7 +55,7 @@ impl Type {
         matches!(self, Type::Int | Type::Uint | Type::Double)
     }
 
-    /// Whether a value of one type may be one of the other.
+    /// Whether a value of one type may have the other.
     pub fn fits(&self, other: &Type) -> bool {
         match (self, other) {
             (Type::Dyn, _) | (_, Type::Dyn) => true,
@@ -68,7 +68,7 @@ impl Type {
         }
     }
 
-    /// What both are.
+    /// The common type of both.
     pub fn join(self, other: Type) -> Type {
         let alike = self.fits(&other) && !matches!(self, Type::Dyn) && !matches!(other, Type::Dyn);
         if alike { self } else { Type::Dyn }
@@ -98,10 +98,10 @@ impl fmt::Display for Type {
     }
 }
 
-/// The type that an operator makes of two; `None`: it does not take them.
+/// The result type of an operator; `None`: it does not accept these types.
 pub fn operated(operator: Operator, a: &Type, b: &Type) -> Option<Type> {
     let holds = match operator {
-        // What may be absent is compared to null by habit.
+        // Optional fields are commonly compared to null.
         Operator::Equal | Operator::NotEqual => a.fits(b) || may_be_null(a, b) || may_be_null(b, a),
         Operator::In => match b {
             Type::List(item) => item.fits(a),

@@ -1,12 +1,12 @@
-//! URLs as Go reads them: their parts stay as they came.
+//! URLs as Go parses them: their parts are not normalized.
 
 use std::collections::BTreeMap;
 
-/// A URL with a scheme, or an absolute path; its parts as they came.
+/// A URL with a scheme, or an absolute path; its parts as given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
     pub scheme: String,
-    /// With its port.
+    /// Including its port.
     pub host: String,
     pub path: String,
     query: String,
@@ -47,17 +47,17 @@ impl Url {
         })
     }
 
-    /// The bytes of its parts.
+    /// The total length of its parts.
     pub fn length(&self) -> usize {
         self.scheme.len() + self.host.len() + self.path.len() + self.query.len()
     }
 
-    /// How many pairs its query has at most.
+    /// The maximum number of pairs in its query.
     pub fn pairs(&self) -> usize {
         self.query.bytes().filter(|b| *b == b'&').count() + 1
     }
 
-    /// The host's name, without brackets, and its port.
+    /// The host name, without brackets, and its port.
     pub fn split(&self) -> (&str, &str) {
         let (name, port) = match self.host.rsplit_once(':').filter(|(_, port)| !port.ends_with(']')) {
             Some((name, port)) => (name, port),

@@ -1,4 +1,4 @@
-//! The values of expressions, and how JSON becomes one.
+//! The values of expressions, and their conversion from JSON.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ pub enum Value {
     Map(Arc<Map>),
     Timestamp(Timestamp),
     Duration(SignedDuration),
-    /// A type as a value: what `type(x)` gives.
+    /// A type as a value: the result of `type(x)`.
     Type(Arc<str>),
     Optional(Option<Arc<Value>>),
     Quantity(Quantity),
@@ -34,11 +34,11 @@ pub enum Value {
     Url(Arc<Url>),
     Semver(Arc<Semver>),
     Format(&'static Format),
-    /// What the caller lends, with members of its own.
+    /// A value that the caller defines, with its own members.
     Host(Arc<dyn Host>),
 }
 
-/// A list, and how two of them compare and add up: by the `x-kubernetes-list-type` of the schema it was read with.
+/// A list, which is compared and added by the `x-kubernetes-list-type` of its schema.
 #[derive(Clone, Debug, Default)]
 pub struct List {
     pub items: Vec<Value>,
@@ -46,20 +46,20 @@ pub struct List {
     size: Size,
 }
 
-/// How large a value is, as a tree. Values are shared, so a small expression makes trees of 2^n parts: what goes through one
-/// is paid for before it begins, by what was counted when the parts were put together.
+/// The size of a value as a tree. Values are shared, so a small expression can build trees of 2^n parts: traversals are charged
+/// before they start, by sizes that are computed when the parts are combined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Size {
-    /// The parts of it.
+    /// The number of its parts.
     pub weight: u64,
-    /// The steps of a comparison with a like value; more than the parts where the order of a list does not count.
+    /// The steps of a comparison with a similar value; more than the parts if the order of a list does not count.
     pub steps: u64,
 }
 
-/// A name that is longer than names are is paid for where it is looked up, or becomes a key.
+/// A longer name is charged where it is looked up, or becomes a key.
 const LONG_NAME: usize = 64;
 
-/// What that costs.
+/// The cost of a long name.
 pub fn name_cost(name: &str) -> u64 {
     if name.len() > LONG_NAME { name.len() as u64 / 10 } else { 0 }
 }
@@ -69,7 +69,7 @@ impl Size {
         Size { weight: parts, steps: parts }
     }
 
-    /// With one more part.
+    /// Adds one part.
     fn and(self, part: Size) -> Size {
         Size {
             weight: self.weight.saturating_add(1).saturating_add(part.weight),
@@ -77,12 +77,12 @@ impl Size {
         }
     }
 
-    /// With so many more steps, and as many parts.
+    /// Adds this many steps and parts.
     fn and_steps(self, more: u64) -> Size {
         Size { weight: self.weight.saturating_add(more), steps: self.steps.saturating_add(more) }
     }
 
-    /// With the key of an entry: a long one counts.
+    /// Adds the key of an entry, if it is long.
     fn named(self, key: &Value) -> Size {
         match key {
             Value::String(name) => self.and_steps(name_cost(name)),
@@ -90,20 +90,20 @@ impl Size {
         }
     }
 
-    /// Whether comparing takes one step a part.
+    /// Whether a comparison takes one step per part.
     pub fn is_plain(self) -> bool {
         self.steps == self.weight
     }
 }
 
-/// Upstream's list types as expressions see them.
+/// Upstream's list types, as relevant for expressions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum ListKind {
     #[default]
     Atomic,
-    /// Order does not count; adding leaves out what is there.
+    /// Order is irrelevant; adding skips existing items.
     Set,
-    /// The items that these keys tell apart; order does not count, adding replaces.
+    /// Items are identified by these keys; order is irrelevant, adding replaces.
     Map(Arc<[String]>),
 }
 
@@ -111,12 +111,12 @@ pub enum ListKind {
 #[derive(Clone, Debug, Default)]
 pub struct Map {
     pub fields: BTreeMap<Arc<str>, Value>,
-    /// Entries of a literal whose keys are no strings.
+    /// Entries of a literal with keys other than strings.
     others: BTreeMap<Key, (Value, Value)>,
     size: Size,
 }
 
-/// A key that is no string: numbers are the same key as they are the same number.
+/// A key that is not a string: equal numbers are the same key, whatever their types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     Bool(bool),
@@ -129,7 +129,7 @@ impl Key {
             Value::Bool(b) => Some(Key::Bool(*b)),
             Value::Int(i) => Some(Key::Number(i128::from(*i))),
             Value::Uint(u) => Some(Key::Number(i128::from(*u))),
-            // Up to here a double that is whole is one number that an i128 holds.
+            // In this range a whole double is a number that an i128 represents.
             Value::Double(d) if d.fract() == 0.0 && d.abs() < 1e30 => Some(Key::Number(*d as i128)),
             _ => None,
         }
@@ -149,14 +149,14 @@ impl List {
     }
 }
 
-/// A value of the caller's whose members are computed when they are asked for: an authorizer, lazy variables.
+/// A value of the caller's whose members are computed on demand: an authorizer, lazy variables.
 pub trait Host: fmt::Debug + Send + Sync {
     fn type_name(&self) -> &'static str;
     /// The member `name`, if it has one.
     fn field(&self, _name: &str) -> Option<Result<Value, super::Error>> {
         None
     }
-    /// What a call of the method `name` costs, beside the one of each step and the texts it is given.
+    /// The cost of a call of the method `name`, in addition to the step itself and its string arguments.
     fn cost(&self, _name: &str) -> u64 {
         0
     }
@@ -179,7 +179,7 @@ impl Map {
             other => self.others.get(&Key::of(other)?).map(|(_, value)| value),
         }
     }
-    /// Adds an entry; false where the key is there already, or can be none.
+    /// Adds an entry; false if the key exists already, or is invalid.
     pub fn insert(&mut self, key: Value, value: Value) -> bool {
         if self.get(&key).is_some() {
             return false;
@@ -217,7 +217,7 @@ impl Value {
         Value::Optional(Some(Arc::new(value)))
     }
 
-    /// JSON as it is, without a schema: whole numbers are ints, all other numbers doubles.
+    /// Converts JSON without a schema: whole numbers are ints, other numbers doubles.
     pub fn from_json(json: &Json) -> Value {
         match json {
             Json::Null => Value::Null,
@@ -233,7 +233,7 @@ impl Value {
         }
     }
 
-    /// The JSON of a value that has one: times as RFC 3339, bytes in base64. `None`: types, optionals, what is the host's.
+    /// Converts a value to JSON: times as RFC 3339, bytes in base64. `None`: types, optionals, host values.
     pub fn to_json(&self) -> Option<Json> {
         Some(match self {
             Value::Null => Json::Null,
@@ -258,7 +258,7 @@ impl Value {
         })
     }
 
-    /// What `string(x)` gives, where it gives something.
+    /// The result of `string(x)`, if defined.
     pub fn text(&self) -> Option<String> {
         Some(match self {
             Value::Bool(b) => b.to_string(),
@@ -276,7 +276,7 @@ impl Value {
         })
     }
 
-    /// The name of its type, as errors and `type(x)` show it.
+    /// The name of its type, for errors and `type(x)`.
     pub fn type_name(&self) -> &'static str {
         match self {
             Value::Null => "null_type",
@@ -302,7 +302,7 @@ impl Value {
         }
     }
 
-    /// How large it is; known without going through it.
+    /// Its size, without a traversal.
     pub fn size(&self) -> Size {
         match self {
             Value::String(s) => Size::flat(s.len() as u64 / 10),
@@ -316,7 +316,7 @@ impl Value {
         }
     }
 
-    /// How many parts a copy of it goes through; what it costs.
+    /// The number of parts that a copy traverses, which is its cost.
     pub fn weight(&self) -> u64 {
         self.size().weight
     }
@@ -344,7 +344,7 @@ impl From<String> for Value {
 }
 
 impl PartialEq for Value {
-    /// CEL's equality: numbers by what they count, values of different types differ.
+    /// CEL's equality: numbers by value, values of different types differ.
     fn eq(&self, other: &Value) -> bool {
         match (self, other) {
             (Value::Null, Value::Null) => true,
@@ -376,19 +376,19 @@ fn same_list(a: &List, b: &List) -> bool {
     }
     match (&a.kind, &b.kind) {
         (ListKind::Atomic, ListKind::Atomic) => a.items == b.items,
-        // Where one side has an order of its own to keep, upstream still compares as the schema's type has it.
+        // Even if only one side is ordered, upstream compares by the schema's type.
         _ => a.items.iter().all(|item| b.items.contains(item)) && b.items.iter().all(|item| a.items.contains(item)),
     }
 }
 
-/// A double as Go prints it: `1`, `1.5`, `1e+21`.
+/// A double in Go's format: `1`, `1.5`, `1e+21`.
 pub fn double_text(d: f64) -> String {
     match d {
         d if d.is_nan() => "NaN".into(),
         d if d.is_infinite() => if d > 0.0 { "+Inf" } else { "-Inf" }.into(),
         d if d != 0.0 && (d.abs() >= 1e21 || d.abs() < 1e-4) => {
             let text = format!("{d:e}");
-            // Go writes a sign and at least two digits of exponent.
+            // Go prints a sign and at least two digits of the exponent.
             let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
             let (sign, digits) = exponent.strip_prefix('-').map_or(("+", exponent), |digits| ("-", digits));
             format!("{mantissa}e{sign}{digits:0>2}")
@@ -397,7 +397,7 @@ pub fn double_text(d: f64) -> String {
     }
 }
 
-/// A duration as CEL writes it: `90.5s`.
+/// A duration in CEL's format: `90.5s`.
 fn duration_text(duration: SignedDuration) -> String {
     let (seconds, nanos) = (duration.as_secs(), duration.subsec_nanos().unsigned_abs());
     let sign = if seconds == 0 && duration.is_negative() { "-" } else { "" };
@@ -407,7 +407,7 @@ fn duration_text(duration: SignedDuration) -> String {
     }
 }
 
-/// Numbers by what they count, whatever their types.
+/// Compares numbers by value, whatever their types.
 pub fn compare_numbers(a: &Value, b: &Value) -> Option<Ordering> {
     let whole = |value: &Value| match value {
         Value::Int(i) => Some(i128::from(*i)),
@@ -426,7 +426,7 @@ fn compare_double(d: f64, whole: i128) -> Option<Ordering> {
     if d.is_nan() {
         return None;
     }
-    // A double of this size is a whole number that an i128 holds; a larger one is beyond every integer.
+    // Below this, a double's integer part fits an i128; a larger one exceeds every integer.
     if d.abs() >= 1e30 {
         return Some(if d > 0.0 { Ordering::Greater } else { Ordering::Less });
     }

@@ -1,4 +1,4 @@
-//! The columns of a kind's table, as `get` prints them and REST Tables carry them. One row a column.
+//! The columns of a kind's table, for `get` and REST Tables. One row per column.
 
 use std::borrow::Cow;
 use std::ops::Deref;
@@ -19,11 +19,11 @@ pub struct Column {
     pub cell: Cell,
 }
 
-/// Where a column's cells come from.
+/// The source of a column's cells.
 pub enum Cell {
-    /// The text of an object at a moment.
+    /// The text for an object at a given time.
     Text(fn(&Object, Timestamp) -> String),
-    /// What a CustomResourceDefinition asks for.
+    /// A column from a CustomResourceDefinition.
     Defined(Defined),
 }
 
@@ -39,9 +39,9 @@ pub struct Defined {
 
 /// The columns of a kind.
 pub enum Columns {
-    /// A row's of the table of kinds.
+    /// Those of a row in the table of kinds.
     Fixed(&'static [Column]),
-    /// A definition's, as it asks for them now.
+    /// A definition's current ones.
     Defined(Arc<[Column]>),
 }
 
@@ -56,7 +56,7 @@ impl Deref for Columns {
 }
 
 impl Column {
-    /// The cell of an object at a moment.
+    /// The cell of an object at a given time.
     pub fn text(&self, object: &Object, now: Timestamp) -> String {
         match &self.cell {
             Cell::Text(of) => of(object, now),
@@ -68,7 +68,7 @@ impl Column {
         }
     }
 
-    /// The same as a Table has it: what a definition's column says is a number or a truth value is one there.
+    /// The same for a Table, where a definition's columns may be numbers or booleans.
     pub fn value(&self, object: &Object, now: Timestamp) -> Value {
         match &self.cell {
             Cell::Text(of) => of(object, now).into(),
@@ -78,7 +78,7 @@ impl Column {
 }
 
 impl Defined {
-    /// The first value at its path, if it is of its type. Text is made of whatever there is.
+    /// The first value at its path, if it has its type. Any value can be text.
     fn value(&self, object: &Object, now: Timestamp) -> Value {
         let Some(found) = self.path.first(&object.0) else { return Value::Null };
         match (&*self.of, found) {
@@ -97,12 +97,12 @@ impl Defined {
     }
 }
 
-/// How many columns a version of a definition may ask for, and how many bytes a cell of theirs has at most, the `…` behind what
-/// is cut not counted. Upstream has neither limit; but each column may show the same megabyte again.
+/// The most columns of a definition's version, and the most bytes of their cells, without the `…` after a truncated one. Upstream
+/// has neither limit; but each column may repeat the same megabyte.
 pub const MOST_COLUMNS: usize = 100;
 pub const LONGEST_CELL: usize = 1024;
 
-/// A text, or its beginning.
+/// A string, or its beginning.
 pub fn cut(text: &str, most: usize) -> String {
     match text.len() <= most {
         true => text.to_owned(),
@@ -110,7 +110,7 @@ pub fn cut(text: &str, most: usize) -> String {
     }
 }
 
-/// A value as Go prints it, as far as a cell shows it.
+/// A value in Go's format, as far as a cell shows it.
 fn printed(value: &Value) -> String {
     let mut out = String::new();
     match value {
@@ -121,7 +121,7 @@ fn printed(value: &Value) -> String {
     cut(&out, LONGEST_CELL)
 }
 
-/// A number as `fmt.Print` has it.
+/// A number in the format of `fmt.Print`.
 fn plain(number: f64) -> String {
     let size = number.abs();
     if size == 0.0 || (1e-4..1e21).contains(&size) {
@@ -133,7 +133,7 @@ fn plain(number: f64) -> String {
     format!("{digits}e{sign}{power:0>2}")
 }
 
-/// A value as Go's JSON, its keys sorted; what no cell shows is left out.
+/// A value as Go's JSON with sorted keys; truncated to the size of a cell.
 fn json(value: &Value, out: &mut String) {
     if out.len() > LONGEST_CELL {
         return;
@@ -165,13 +165,13 @@ fn json(value: &Value, out: &mut String) {
     }
 }
 
-/// A text in quotes. Go writes what HTML reads as escapes.
+/// A quoted string. Go escapes characters that are special in HTML.
 fn quoted(text: &str, out: &mut String) {
     let shown = Value::from(cut(text, LONGEST_CELL)).to_string();
     out.push_str(&shown.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026"));
 }
 
-/// The column of an entry of `additionalPrinterColumns`; nothing where its path is none.
+/// The column for an entry of `additionalPrinterColumns`; `None` if its path is invalid.
 pub fn of_definition(json: &Value) -> Option<Column> {
     let text = |field: &str| json[field].as_str().unwrap_or("");
     let priority = json["priority"].as_i64().unwrap_or(0);
@@ -200,10 +200,10 @@ pub const fn wide(name: &'static str, cell: fn(&Object, Timestamp) -> String) ->
 pub const NAME: Column = column("NAME", |o, _| o.name().to_owned());
 pub const AGE: Column = column("AGE", |o, now| age(&o.0["metadata"]["creationTimestamp"], now));
 
-/// The columns of a kind that asks for none.
+/// The columns of a kind that defines none.
 pub const PLAIN: &[Column] = &[NAME, AGE];
 
-/// How long ago a time was: `5m`; `<unknown>` without one.
+/// The age at a time: `5m`; `<unknown>` without one.
 pub fn age(time: &Value, now: Timestamp) -> String {
     match time.as_str().and_then(|t| t.parse::<Timestamp>().ok()) {
         Some(then) => duration::human(now.duration_since(then).as_secs()),
@@ -234,12 +234,12 @@ pub fn yes(value: Option<&Value>) -> String {
 pub fn number(object: &Object, path: &str) -> i64 {
     object.at(path).and_then(Value::as_i64).unwrap_or(0)
 }
-/// `a,b` of a list of structs' field, or `<none>`.
+/// `a,b` from a field of a list of structs, or `<none>`.
 pub fn joined<'a>(list: Option<&'a Value>, field: impl Fn(&'a Value) -> Option<&'a str>) -> String {
     let all: Vec<&str> = list.and_then(Value::as_array).into_iter().flatten().filter_map(field).collect();
     if all.is_empty() { "<none>".to_owned() } else { all.join(",") }
 }
-/// `a=b,c=d` of a map of strings, or `<none>`.
+/// `a=b,c=d` from a map of strings, or `<none>`.
 pub fn pairs(map: Option<&Value>) -> String {
     let mut all: Vec<String> = map
         .and_then(Value::as_object)
@@ -259,7 +259,7 @@ pub fn selector(value: Option<&Value>) -> String {
 pub fn containers(object: &Object, field: &'static str) -> String {
     joined(object.at("spec.template.spec.containers"), move |c| c[field].as_str())
 }
-/// `RWO,ROX` of a list of access modes.
+/// `RWO,ROX` from a list of access modes.
 pub fn access_modes(list: Option<&Value>) -> String {
     const SHORT: &[(&str, &str)] =
         &[("ReadWriteOnce", "RWO"), ("ReadOnlyMany", "ROX"), ("ReadWriteMany", "RWX"), ("ReadWriteOncePod", "RWOP")];

@@ -20,7 +20,7 @@ pub const COLUMNS: &[Column] = &[
     wide("READINESS GATES", readiness_gates),
 ];
 
-/// What the three telling columns say.
+/// The text of the three computed columns.
 pub struct Summary {
     /// `1/2`
     pub ready: String,
@@ -46,7 +46,7 @@ pub fn summary(pod: &Object, now: Timestamp) -> Summary {
     if initializing.is_none() || is_initialized(status) {
         let init_counts = std::mem::take(&mut counts);
         counts.ready = init_counts.ready;
-        // A sidecar's restarts count for good, those of init containers only while they run.
+        // A sidecar's restarts always count, those of init containers only while they run.
         counts.restarts = init_counts.sidecar_restarts;
         counts.last_restart = init_counts.sidecar_last_restart;
         if let Some(running) = container_reason(status, &mut counts, &reason) {
@@ -87,7 +87,7 @@ fn is_sidecar(container: &Value) -> bool {
     container["restartPolicy"] == "Always"
 }
 
-/// The phase, its reason, or that scheduling is gated.
+/// The phase, its reason, or scheduling gates.
 fn plain_reason(status: &Value) -> String {
     let phase = status["phase"].as_str().unwrap_or("");
     let mut reason = status["reason"].as_str().filter(|r| !r.is_empty()).unwrap_or(phase).to_owned();
@@ -106,7 +106,7 @@ fn last_finished(container: &Value) -> Option<Timestamp> {
     container["lastState"]["terminated"]["finishedAt"].as_str()?.parse().ok()
 }
 
-/// `Init:...` as long as an init container has not done its part.
+/// `Init:...` until all init containers are done.
 fn init_reason(init: &[Value], status: &Value, sidecars: &HashSet<&str>, counts: &mut Counts) -> Option<String> {
     for (i, container) in list(&status["initContainerStatuses"]).iter().enumerate() {
         let restarts = container["restartCount"].as_i64().unwrap_or(0);
@@ -150,7 +150,7 @@ fn exit_reason(terminated: &Value) -> String {
     }
 }
 
-/// The reason that the first unhappy container gives, if one does.
+/// The reason of the first failing container, if any.
 fn container_reason(status: &Value, counts: &mut Counts, before: &str) -> Option<String> {
     let mut reason = None;
     let mut has_running = false;
@@ -168,7 +168,7 @@ fn container_reason(status: &Value, counts: &mut Counts, before: &str) -> Option
             counts.ready += 1;
         }
     }
-    // One container has ended, another still runs: the Pod is running.
+    // One container has ended, another is still running: the Pod is running.
     if reason.as_deref().unwrap_or(before) == "Completed" && has_running {
         let ready = list(&status["conditions"]).iter().any(|c| c["type"] == "Ready" && c["status"] == "True");
         reason = Some(if ready { "Running" } else { "NotReady" }.to_owned());

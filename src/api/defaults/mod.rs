@@ -1,4 +1,4 @@
-//! Upstream's defaults: small helpers over JSON trees, and the Pod template that many kinds hold.
+//! Upstream's defaults: helpers for JSON trees, and the Pod template of many kinds.
 
 use serde_json::{Map, Value};
 
@@ -16,12 +16,12 @@ pub fn fill(map: &mut Map<String, Value>, field: &str, value: impl Into<Value>) 
     }
 }
 
-/// A struct field, if it is there.
+/// A struct field, if present.
 pub fn object<'a>(map: &'a mut Map<String, Value>, field: &str) -> Option<&'a mut Map<String, Value>> {
     map.get_mut(field)?.as_object_mut()
 }
 
-/// A struct field, made where it is absent.
+/// A struct field, created if absent.
 pub fn made<'a>(map: &'a mut Map<String, Value>, field: &str) -> &'a mut Map<String, Value> {
     let value = map.entry(field).or_insert_with(|| Value::Object(Map::new()));
     if !value.is_object() {

@@ -1,4 +1,4 @@
-//! The defaults of a PodSpec, of a Pod as of every kind with a Pod template.
+//! The defaults of a PodSpec, for Pods and every kind with a Pod template.
 
 use serde_json::{Map, Value, json};
 
@@ -29,7 +29,7 @@ pub fn spec(spec: &mut Map<String, Value>) {
 
 const CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
-/// A Pod's alone, not its template's; after `spec`.
+/// For Pods only, not for templates; after `spec`.
 pub fn pod_only(spec: &mut Map<String, Value>) {
     fill(spec, "enableServiceLinks", true);
     let host_network = spec.get("hostNetwork") == Some(&Value::Bool(true));
@@ -44,7 +44,7 @@ pub fn pod_only(spec: &mut Map<String, Value>) {
     whole(spec);
 }
 
-/// On the host's network a container's port is the host's.
+/// With host networking a container port is a host port.
 fn host_port(port: &mut Map<String, Value>) {
     if port.get("hostPort").and_then(Value::as_i64).unwrap_or(0) == 0
         && let Some(number) = port.get("containerPort").cloned()
@@ -53,7 +53,7 @@ fn host_port(port: &mut Map<String, Value>) {
     }
 }
 
-/// `serviceAccount` is the old name of `serviceAccountName`; upstream keeps both alike.
+/// `serviceAccount` is the old name of `serviceAccountName`; upstream keeps them equal.
 fn service_account(spec: &mut Map<String, Value>) {
     let text = |field: &str| spec.get(field).and_then(Value::as_str).filter(|s| !s.is_empty()).map(str::to_owned);
     if let Some(name) = text("serviceAccountName").or_else(|| text("serviceAccount")) {
@@ -120,7 +120,7 @@ fn http_get(get: &mut Map<String, Value>) {
     fill(get, "scheme", "HTTP");
 }
 
-/// What is limited and not requested is requested in full.
+/// Resources with a limit but no request are requested in full.
 fn requests_from_limits(container: &mut Map<String, Value>) {
     let Some(resources) = object(container, "resources") else { return };
     let Some(limits) = object(resources, "limits").cloned().filter(|l| !l.is_empty()) else { return };
@@ -130,8 +130,8 @@ fn requests_from_limits(container: &mut Map<String, Value>) {
     }
 }
 
-/// What is said of a Pod as a whole, after its containers' defaults: where it has limits, what it does not request is what its
-/// containers request together, else its limit. Of huge pages, which are not shared, its limit is theirs together.
+/// Pod-level resources, after the containers' defaults: with limits, a missing request is the sum of its containers' requests, or
+/// else its limit. For huge pages, which are not shared, its limit is the sum of theirs.
 /// <https://github.com/kubernetes/enhancements/tree/master/keps/sig-node/2837-pod-level-resource-spec>
 pub fn whole(spec: &mut Map<String, Value>) {
     let amounts = |field: &str| spec.get("resources")?.get(field)?.as_object().filter(|amounts| !amounts.is_empty());

@@ -1,10 +1,10 @@
-//! What paths select, and which are refused.
+//! Which paths are valid, and what they select.
 
 use serde_json::json;
 
 use super::*;
 
-/// What `kubectl -o jsonpath` prints first of the same object.
+/// Compared with the first output of `kubectl -o jsonpath` for the same object.
 #[test]
 fn selects_what_upstream_selects() {
     let pod = json!({
@@ -41,7 +41,7 @@ fn selects_what_upstream_selects() {
         (".spec.containers[?(@.ports)].name", Some(json!("c"))),
         (".spec.containers[?(@.ports[0].port>=80)].name", Some(json!("c"))),
         (".spec.containers[?(@.ports[0].port<80)].name", None),
-        // Of two types: an error, and so nothing.
+        // Different types: an error, so nothing.
         (".spec.containers[?(@.ports[0].port==\"80\")].name", None),
         (".spec.containers[?(@.name==@.name)].image", Some(json!("i"))),
         (".spec[?(@.on==true)].containers", None),

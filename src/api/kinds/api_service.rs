@@ -1,4 +1,4 @@
-//! APIService (apiregistration.k8s.io/v1): who serves a version of a group, this server or one behind a Service.
+//! APIService (apiregistration.k8s.io/v1): which server serves a group version, this one or one behind a Service.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -29,12 +29,12 @@ pub const KIND: Kind = Kind {
     ..Kind::of::<k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService>("apiservice")
 };
 
-/// The condition by which requests are passed on.
+/// The condition for forwarding requests.
 pub const AVAILABLE: &str = "Available";
-/// Says that the server keeps it: `onstart` for groups of its own, `true` for those of definitions.
+/// Marks it as managed by the server: `onstart` for built-in groups, `true` for those of CRDs.
 pub const AUTOMANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
 
-/// Groups in the order in which they are listed, and the least priority of each, as upstream's.
+/// The order of groups in discovery, and each one's minimum priority, as upstream's.
 const PRIORITIES: &[(&str, i64)] = &[
     ("", 18000),
     ("apps", 17800),
@@ -59,7 +59,7 @@ const PRIORITIES: &[(&str, i64)] = &[
     ("metrics.k8s.io", 100),
 ];
 
-/// What a group's version is listed by where no APIService says otherwise: the group's priority, and the version's.
+/// The default priorities of a group version: the group's, and the version's.
 pub fn priorities(group: &str, version: &str, of_definition: bool) -> (i64, i64) {
     if of_definition {
         return (1000, 100);
@@ -173,7 +173,7 @@ fn validate_service(service: &At<'_>, errs: &mut Errors) {
     }
 }
 
-/// Upstream's `ValidateCABundle`: certificates in PEM, one at least, none of which is broken.
+/// Upstream's `ValidateCABundle`: at least one certificate in PEM, and none is invalid.
 fn validate_bundle(bundle: &At<'_>, errs: &mut Errors) {
     if bundle.is_empty() {
         return;
@@ -186,7 +186,7 @@ fn validate_bundle(bundle: &At<'_>, errs: &mut Errors) {
     errs.invalid(&bundle.path, bundle.str(), why);
 }
 
-/// What is wrong with a certificate of a bundle.
+/// What is wrong with a certificate in a bundle.
 #[derive(Debug, thiserror::Error)]
 enum BundleError {
     #[error(transparent)]
@@ -195,7 +195,7 @@ enum BundleError {
     X509(#[from] x509_parser::nom::Err<x509_parser::error::X509Error>),
 }
 
-/// How many certificates a bundle has.
+/// The number of certificates in a bundle.
 fn certificates(pem: &[u8]) -> Result<usize, BundleError> {
     let mut count = 0;
     for certificate in CertificateDer::pem_slice_iter(pem) {

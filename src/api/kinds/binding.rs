@@ -1,5 +1,5 @@
-//! Binding, as it is created in a namespace: upstream's way before `pods/binding`, which older schedulers go. What a Pod's own
-//! subresource takes is in [`super::order`].
+//! Binding, as created in a namespace: upstream's method before `pods/binding`, still used by older schedulers. The body of the
+//! Pod's subresource is in [`super::order`].
 
 use super::{Kind, Storage};
 use crate::Verb;

@@ -56,7 +56,7 @@ fn condition(csr: &Object) -> String {
     all.join(",")
 }
 
-/// A condition is true by being there.
+/// A condition's presence makes it true.
 fn default(csr: &mut Object) {
     use crate::defaults::{each, fill, object};
     if let Some(status) = csr.0.as_object_mut().and_then(|map| object(map, "status")) {
@@ -68,7 +68,7 @@ fn prepare_create(csr: &mut Object) {
     csr.0["status"] = json!({});
 }
 
-/// Who asks and for what is fixed.
+/// The requestor and the request are immutable.
 fn prepare_update(new: &mut Object, old: &Object) {
     new.0["spec"] = old.0["spec"].clone();
 }
@@ -159,7 +159,7 @@ fn validate_create(csr: &Object) -> Vec<Cause> {
     errs.0
 }
 
-/// Approval and denial exclude each other, and neither is taken back; nor is a certificate.
+/// Approval and denial exclude each other, and neither can be revoked; nor can a certificate.
 fn validate_status(new: &Object, old: &Object) -> Vec<Cause> {
     let mut errs = Errors::default();
     let (now, before) = (At::root(&new.0).get("status"), At::root(&old.0).get("status"));

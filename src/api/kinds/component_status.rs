@@ -1,4 +1,5 @@
-//! ComponentStatus: how the control plane's parts are, made when it is read. Upstream has deprecated it in 1.19, and serves it.
+//! ComponentStatus: the state of control plane components, generated when read. Upstream deprecated it in 1.19, but still serves
+//! it.
 
 use serde_json::Value;
 

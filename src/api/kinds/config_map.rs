@@ -16,7 +16,7 @@ fn entries(map: &Object) -> usize {
     ["data", "binaryData"].iter().filter_map(|f| map.at(f)?.as_object()).map(|m| m.len()).sum()
 }
 
-/// The most that a ConfigMap or Secret may hold, in bytes.
+/// The most bytes in a ConfigMap or Secret.
 pub const MAX_SIZE: usize = 1024 * 1024;
 
 fn validate(map: &Object) -> Vec<Cause> {

@@ -39,7 +39,7 @@ pub const KIND: Kind = Kind {
     ..Kind::of::<k8s_openapi::api::batch::v1::CronJob>("cronjob")
 };
 
-/// When the schedule or its zone was changed last: what it says of times before that was never wished for.
+/// When the schedule or its time zone last changed: earlier scheduled times are ignored.
 pub const SCHEDULED_SINCE: &str = "podwright/scheduled-since";
 
 fn containers(job: &Object, field: &'static str) -> String {
@@ -64,7 +64,7 @@ fn stamp(new: &mut Object, old: &Object, now: &str) {
     let differs = |field: &str| !same(&new.0["spec"][field], &old.0["spec"][field]);
     let since = match differs("schedule") || differs("timeZone") {
         true => Some(now),
-        // Nobody's manifest has it, so it would go with any replacement.
+        // Manifests lack it, so a replacement would remove it.
         false => old.annotation(SCHEDULED_SINCE),
     };
     if let Some(since) = since {
@@ -128,7 +128,7 @@ fn template(spec: &At<'_>, errs: &mut Errors) {
     }
 }
 
-/// Its Jobs' names are its own and 11 characters more.
+/// The names of its Jobs are 11 characters longer than its own.
 fn validate_create(cron: &Object) -> Vec<Cause> {
     let mut errs = Errors::default();
     if cron.name().len() > 52 {

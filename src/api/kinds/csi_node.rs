@@ -44,7 +44,7 @@ fn validate(node: &Object) -> Vec<Cause> {
     errs.0
 }
 
-/// A driver is added and removed, not changed.
+/// Drivers are added and removed, not changed.
 fn validate_update(new: &Object, old: &Object) -> Vec<Cause> {
     let mut errs = Errors::default();
     let (new, old) = (At::root(&new.0).get("spec").get("drivers"), At::root(&old.0).get("spec").get("drivers"));

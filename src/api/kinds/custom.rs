@@ -1,10 +1,9 @@
-//! What a row of the table has of a CustomResourceDefinition. Such rows are like the others, and made while we run (`definition`).
+//! The rows of CustomResourceDefinitions in the table of kinds, which are like the others, but created at run time (`definition`).
 //!
-//! A row is static, as everything that handles kinds wants it: it is kept for good, and made anew only when something that
-//! is fixed in it changes (group, plural, singular and kind, scope, which subresources there are, selectable fields). A
-//! definition whose fixed parts are as they were, or become so again, gets the same row, and there are so many rows at most
-//! (`registry`). What changes more often, and all that has weight (the schema, columns, short names), is no part of it: a row
-//! holds the newest [`Version`] of its definition, and rows of a definition that is gone hold none.
+//! A row is static, as all code on kinds requires: it is leaked, and recreated only when a fixed part of it changes (group,
+//! plural, singular and kind, scope, the set of subresources, selectable fields). A definition with the same fixed parts, even
+//! recreated, gets the same row, and the number of rows is limited (`registry`). What changes more often, or is large (the schema,
+//! columns, short names), is not part of it: a row refers to the newest [`Version`] of its definition, and after deletion to none.
 
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
@@ -16,31 +15,31 @@ use crate::columns::Column;
 use crate::schema::{self, Struct};
 use crate::structural::{Schema, compile, costs};
 
-/// The part of a row that a definition may change.
+/// The part of a row that may change with its definition.
 pub struct Custom {
     version: RwLock<Arc<Version>>,
     /// `com.example.v1.Widget`: its name in OpenAPI documents.
     name: String,
-    /// Whether it is the version that its group prefers.
+    /// Whether it is the preferred version of its group.
     pub preferred: bool,
-    /// The fields that selectors of any version may name.
+    /// The selectable fields of all versions.
     pub indexed: &'static [&'static str],
 }
 
-/// One version of a custom resource as its definition has it now.
+/// One version of a custom resource in its current form.
 pub struct Version {
-    /// `openAPIV3Schema` as it was written.
+    /// The original `openAPIV3Schema`.
     pub json: Value,
     pub schema: Schema,
     /// The same for patches, server-side apply and selectors.
     pub tree: Arc<Struct>,
-    /// What users of a deprecated version are told.
+    /// The warning for users of a deprecated version.
     pub warning: Option<String>,
-    /// How its objects become those of another version.
+    /// How its objects are converted to another version.
     pub conversion: Conversion,
-    /// Whether the definition is being deleted: nothing new is created then.
+    /// Whether the definition is terminating: nothing new is created then.
     pub terminating: bool,
-    /// What a list of them is called; empty: as its kind, and `List`.
+    /// The kind of its lists; empty: its kind with `List`.
     pub list_kind: String,
     pub short_names: Vec<String>,
     pub categories: Vec<String>,
@@ -57,13 +56,12 @@ impl std::fmt::Debug for Version {
 }
 
 impl Version {
-    /// What its rules may take for one object at most, in steps of an evaluation: about a tenth of a microsecond each.
+    /// The maximum cost of its rules for one object, in steps of an evaluation: about a tenth of a microsecond each.
     pub fn rules_work(&self) -> u64 {
         if self.has_rules { *self.rules_work.get_or_init(|| costs::most_work(&self.schema)) } else { 0 }
     }
 
-    /// The version of a definition that is gone. Nothing is created any more, and who has begun to change an object of it loses
-    /// nothing of that.
+    /// The version of a deleted definition. Nothing is created any more, and updates in progress lose no fields.
     pub fn gone() -> Version {
         let schema = Schema { preserves_unknown: true, ..Schema::default() };
         Version {
@@ -84,7 +82,7 @@ impl Version {
     }
 }
 
-/// How objects of one version become those of another.
+/// The conversion between versions.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Conversion {
     /// Only `apiVersion` changes.

@@ -1,4 +1,4 @@
-//! CustomResourceDefinition (apiextensions.k8s.io/v1): the row, and its rules; what it defines are rows too (`custom`).
+//! CustomResourceDefinition (apiextensions.k8s.io/v1): the row, and its validation; what it defines are rows, too (`custom`).
 
 use std::collections::HashSet;
 
@@ -32,7 +32,7 @@ pub const KIND: Kind = Kind {
     )
 };
 
-/// Who adds to Kubernetes' own groups says that he may.
+/// Required to add to Kubernetes' own groups.
 const APPROVED: &str = "api-approved.kubernetes.io";
 
 fn default(definition: &mut Object) {
@@ -107,7 +107,7 @@ fn validate(definition: &Object) -> Vec<Cause> {
     errs.0
 }
 
-/// What its rules may cost.
+/// Limits the cost of its rules.
 fn validate_create(definition: &Object) -> Vec<Cause> {
     let mut errs = Errors::default();
     let versions = At::root(&definition.0).get("spec").get("versions");
@@ -115,7 +115,7 @@ fn validate_create(definition: &Object) -> Vec<Cause> {
     errs.0
 }
 
-/// A condition says what it is about: by that it is found again. What was let in before stays.
+/// A condition's type is its key. Existing ones stay valid.
 fn validate_status(new: &Object, old: &Object) -> Vec<Cause> {
     let mut errs = Errors::default();
     let (now, before) = (At::root(&new.0).get("status"), At::root(&old.0).get("status"));
@@ -220,7 +220,7 @@ fn versions(versions: &At<'_>, errs: &mut Errors) {
 }
 
 fn deprecation(version: &At<'_>, errs: &mut Errors) {
-    /// So many bytes a warning may have.
+    /// The most bytes in a warning.
     const LONGEST: usize = 256;
     let warning = version.get("deprecationWarning");
     let Some(text) = warning.value.as_str() else { return };
@@ -239,7 +239,7 @@ fn deprecation(version: &At<'_>, errs: &mut Errors) {
     }
 }
 
-/// What the root of a schema may say where `status` is judged by itself: all that is not lost then.
+/// What a schema's root may specify if `status` is validated separately: what is not lost then.
 const AT_ROOT: &[(&str, &str)] = &[
     ("description", "Description"),
     ("type", "Type"),
@@ -303,7 +303,7 @@ fn subresources(at: &At<'_>, errs: &mut Errors) {
 
 const NO_PATH: &str = "must be a simple json path starting with .";
 
-/// A column. Upstream looks at how its path begins alone; what cannot be read is not shown.
+/// A column. Upstream only checks the beginning of its path; an invalid path is not shown.
 fn column(at: &At<'_>, errs: &mut Errors) {
     const TYPES: &[&str] = &["boolean", "date", "integer", "number", "string"];
     const FORMATS: &[&str] = &["byte", "date", "date-time", "double", "float", "int32", "int64", "password"];
@@ -329,7 +329,7 @@ fn column(at: &At<'_>, errs: &mut Errors) {
     }
 }
 
-/// How many fields selectors may name.
+/// The most selectable fields.
 const MAX_SELECTABLE: usize = 8;
 
 fn selectable(at: &At<'_>, schema: &At<'_>, errs: &mut Errors) {
@@ -392,14 +392,14 @@ fn validate_update(new: &Object, old: &Object) -> Vec<Cause> {
     for field in ["kind", "plural"] {
         errs.immutable(&now.get("names").get(field), &before.get("names").get(field));
     }
-    // A schema that was let in stays in, whatever its rules may cost.
+    // An accepted schema stays valid, whatever the cost of its rules.
     let known: HashSet<&Value> = before.get("versions").items().map(|version| schema_of(version).value).collect();
     for schema in now.get("versions").items().map(schema_of) {
         if !known.contains(schema.value) {
             structural::costs::validate(&schema, &mut errs);
         }
     }
-    // What is stored in a version needs that version to be read.
+    // A stored version is needed to read its objects.
     let versions: Vec<&str> = now.get("versions").items().map(|v| v.get("name").str()).collect();
     for stored in At::root(&old.0).get("status").get("storedVersions").items() {
         if !versions.contains(&stored.str()) {

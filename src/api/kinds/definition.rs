@@ -1,4 +1,4 @@
-//! Rows made of CustomResourceDefinitions, and what these say of each of their versions.
+//! Rows for CustomResourceDefinitions, and the content of their versions.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -14,7 +14,7 @@ use crate::schema::{self, interned};
 use crate::structural::{Schema, check, compile, rules};
 use crate::{Cause, Object};
 
-/// What the schema and the rules of a custom resource find wrong with it; nothing for other kinds.
+/// Validation errors of a custom resource by its schema and rules; none for other kinds.
 pub fn validate(kind: &Kind, new: &Object, old: Option<&Object>) -> Vec<Cause> {
     let Some(version) = kind.custom() else { return Vec::new() };
     let old = old.map(|old| &old.0);
@@ -34,7 +34,7 @@ pub fn validate(kind: &Kind, new: &Object, old: Option<&Object>) -> Vec<Cause> {
     causes
 }
 
-/// What a definition says of one of its versions; `json` is its entry in `spec.versions`.
+/// The content of a version; `json` is its entry in `spec.versions`.
 pub fn version(definition: &Object, json: &Value) -> Version {
     let spec = &definition.0["spec"];
     let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
@@ -69,7 +69,7 @@ pub fn version(definition: &Object, json: &Value) -> Version {
     }
 }
 
-/// The parts of a row that are fixed, as text: rows of the same text are one.
+/// The fixed parts of a row, as text: rows with equal text are the same.
 pub fn shape(definition: &Object, json: &Value, stored: Option<&'static Kind>, preferred: bool) -> String {
     let (spec, names) = (&definition.0["spec"], names(definition));
     let names = ["plural", "singular", "kind"].map(|field| &names[field]);
@@ -85,13 +85,13 @@ pub fn shape(definition: &Object, json: &Value, stored: Option<&'static Kind>, p
     )
 }
 
-/// The names that were accepted, or those that are asked for.
+/// The accepted names, or else the requested ones.
 fn names(definition: &Object) -> &Value {
     let accepted = &definition.0["status"]["acceptedNames"];
     if accepted["plural"].as_str().unwrap_or("").is_empty() { &definition.0["spec"]["names"] } else { accepted }
 }
 
-/// The subresources of a version that are rows of their own in discovery.
+/// The subresources of a version that have rows of their own in discovery.
 fn served(json: &Value) -> Vec<String> {
     let subresources = &json["subresources"];
     let all = [("scale", subresources["scale"].is_object()), ("status", subresources["status"].is_object())];
@@ -102,7 +102,7 @@ fn strings(value: &Value) -> Vec<String> {
     value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-/// Makes the row of a version; `stored` is that of the version that is stored, if it is another. It is kept for good.
+/// Creates the row of a version; `stored` is that of the stored version, if it is another. It is leaked.
 pub fn row(
     definition: &Object,
     json: &Value,
@@ -145,7 +145,7 @@ fn selectable(json: &Value) -> Vec<String> {
     fields.filter_map(|field| field["jsonPath"].as_str()).map(|path| path.trim_start_matches('.').to_owned()).collect()
 }
 
-/// The selectable fields of all versions: where only `apiVersion` tells versions apart, they lie in what is stored.
+/// The selectable fields of all versions: without conversion, they are at the same paths in the stored object.
 fn indexed(definition: &Object) -> Vec<String> {
     let versions = definition.0["spec"]["versions"].as_array().into_iter().flatten();
     versions.flat_map(selectable).collect::<BTreeSet<_>>().into_iter().collect()
@@ -164,7 +164,7 @@ fn scale(json: &Value) -> Scale<Cow<'static, str>> {
     }
 }
 
-/// The name, and what the definition asks for, as far as it can be read; without that, the age.
+/// The name, and the definition's valid columns; without any, the age.
 fn columns(json: &Value) -> Arc<[Column]> {
     let asked = json["additionalPrinterColumns"].as_array().filter(|columns| !columns.is_empty());
     let Some(asked) = asked else { return [columns::NAME, columns::AGE].into() };
@@ -178,7 +178,7 @@ mod tests {
 
     use super::*;
 
-    /// What was stored before there was a limit is refused by nobody.
+    /// Objects from before there was a limit are not refused.
     #[test]
     fn a_definition_that_is_there_has_as_many_columns_as_a_new_one() {
         let column = json!({"name": "C", "type": "string", "jsonPath": ".spec"});

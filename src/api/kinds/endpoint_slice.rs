@@ -33,7 +33,7 @@ fn default(slice: &mut Object) {
     map.entry("endpoints").or_insert_with(|| json!([]));
 }
 
-/// At most three, then how many more there are.
+/// At most three, then the number of others.
 fn shortened(mut all: Vec<String>) -> String {
     const SHOWN: usize = 3;
     let more = all.len().saturating_sub(SHOWN);
@@ -111,7 +111,7 @@ pub fn address(at: &At<'_>, errs: &mut Errors) {
     }
 }
 
-/// Addresses that would lead traffic to the node itself, or nowhere.
+/// Refuses addresses that would lead traffic to the node itself, or nowhere.
 fn usable(at: &At<'_>, ip: std::net::IpAddr, errs: &mut Errors) {
     if let Some(wrong) = names::special_ip(ip) {
         errs.invalid(&at.path, at.str(), wrong);

@@ -1,4 +1,4 @@
-//! Endpoints, the older form of EndpointSlices.
+//! Endpoints, the predecessor of EndpointSlices.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -23,7 +23,7 @@ fn default(endpoints: &mut Object) {
     }
 }
 
-/// At most three addresses with their ports, and how many more there are.
+/// At most three addresses with their ports, and the number of others.
 fn shown(endpoints: &Object, _now: Timestamp) -> String {
     const SHOWN: usize = 3;
     let list = |value: &'_ Value, field: &str| value[field].as_array().cloned().unwrap_or_default();

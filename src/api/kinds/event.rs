@@ -64,7 +64,7 @@ pub const V1: Kind = Kind {
     ..Kind::of::<k8s_openapi::api::events::v1::Event>("event")
 };
 
-/// A table is printed of the version that was asked for.
+/// A table has the requested version.
 const V1_COLUMNS: &[Column] = &[
     column("LAST SEEN", |o, now| last_seen(&core(o), now)),
     column("TYPE", |o, _| text(o, "type")),
@@ -103,7 +103,7 @@ const FIELDS: &[(&str, &str)] = &[
 
 type Names = (&'static str, &'static str);
 
-/// Gives the fields that differ their other names; `way` tells from which to which.
+/// Renames the fields that differ; `way` selects the direction.
 fn rename(event: &mut Object, way: fn(Names) -> Names) {
     let Some(map) = event.0.as_object_mut() else { return };
     for (from, to) in RENAMED.iter().map(|names| way(*names)) {
@@ -156,7 +156,7 @@ fn count(event: &Object) -> i64 {
 /// Upstream's `NoteLengthLimit`.
 const LONGEST_NOTE: usize = 1024;
 
-/// Old events need little; those with an `eventTime` follow the rules of events.k8s.io.
+/// Old events have few rules; those with an `eventTime` follow those of events.k8s.io.
 fn validate(event: &Object) -> Vec<Cause> {
     let mut errs = Errors::default();
     let root = At::root(&event.0);

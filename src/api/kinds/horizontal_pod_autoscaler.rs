@@ -27,7 +27,7 @@ pub const KIND: Kind = Kind {
     ..Kind::of::<k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler>("horizontalpodautoscaler")
 };
 
-/// One CPU target instead of metrics; what v1 cannot say lies in annotations.
+/// A single CPU target instead of metrics; what v1 cannot express is in annotations.
 pub const V1: Kind = Kind {
     storage: Storage::As(Conversion {
         stored: || super::row("autoscaling/v2", "HorizontalPodAutoscaler"),
@@ -46,7 +46,7 @@ const CURRENT_METRICS: &str = "autoscaling.alpha.kubernetes.io/current-metrics";
 const CONDITIONS: &str = "autoscaling.alpha.kubernetes.io/conditions";
 const BEHAVIOR: &str = "autoscaling.alpha.kubernetes.io/behavior";
 
-/// The place of each annotation in v2.
+/// The field in v2 for each annotation.
 const PLACES: &[(&str, &str, &str)] = &[
     (METRICS, "spec", "metrics"),
     (BEHAVIOR, "spec", "behavior"),
@@ -61,7 +61,7 @@ fn is_cpu_percentage(metric: &Value) -> bool {
             || metric["resource"]["current"]["averageUtilization"].is_i64())
 }
 
-/// What an annotation says, if v2 has it so: it is what a user has written, and clients of v2 decode it.
+/// Decodes an annotation if it is valid in v2: users write it, and clients of v2 decode it.
 fn typed(part: &str, field: &str, value: Value) -> Option<Value> {
     let object = json!({"apiVersion": KIND.api_version(), "kind": KIND.kind, "metadata": {}, part: {field: value}});
     let (mut object, _) = KIND.decode(object, FieldValidation::Ignore).ok()?;
@@ -168,7 +168,7 @@ fn validate(it: &Object) -> Vec<Cause> {
     let mut errs = Errors::default();
     let spec = At::root(&it.0).get("spec");
     let (least, most) = (spec.get("minReplicas"), spec.get("maxReplicas"));
-    // None at all (HPAScaleToZero) is alpha upstream.
+    // 0 (HPAScaleToZero) is alpha upstream.
     if let Some(n) = least.int().filter(|n| *n < 1) {
         errs.invalid(&least.path, n, "must be greater than or equal to 1");
     }

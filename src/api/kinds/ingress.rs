@@ -23,10 +23,10 @@ pub const KIND: Kind = Kind {
     ..Kind::of::<k8s_openapi::api::networking::v1::Ingress>("ingress")
 };
 
-/// The annotation that named the class before the field did.
+/// The annotation for the class before there was a field.
 const CLASS_ANNOTATION: &str = "kubernetes.io/ingress.class";
 
-/// At most three, then how many more there are; `*` without any.
+/// At most three, then the number of others; `*` without any.
 fn hosts(ingress: &Object) -> String {
     const SHOWN: usize = 3;
     let rules = ingress.at("spec.rules").and_then(Value::as_array).into_iter().flatten();
@@ -109,7 +109,7 @@ fn check_rule(rule: &At<'_>, errs: &mut Errors) {
     }
 }
 
-/// What a path of type Exact or Prefix may not have in it, and may not end with.
+/// What a path of type Exact or Prefix may not contain or end with.
 const BAD_PARTS: &[&str] = &["//", "/./", "/../", "%2f", "%2F"];
 const BAD_ENDS: &[&str] = &["/..", "/."];
 

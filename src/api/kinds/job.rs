@@ -56,7 +56,7 @@ fn default(job: &mut Object) {
     labels_of_template(job);
 }
 
-/// A Job without labels has its Pods'.
+/// A Job without labels gets its Pods'.
 fn labels_of_template(job: &mut Object) {
     let labels = job.0["spec"]["template"]["metadata"]["labels"].as_object().filter(|l| !l.is_empty()).cloned();
     let meta = job.metadata_mut();
@@ -67,7 +67,7 @@ fn labels_of_template(job: &mut Object) {
     }
 }
 
-/// What a CronJob's template of a Job has as well.
+/// Also for a CronJob's template of a Job.
 pub fn default_spec(spec: &mut Map<String, Value>) {
     if let Some(policy) = defaults::object(spec, "podFailurePolicy") {
         for rule in each(policy, "rules") {
@@ -81,7 +81,7 @@ fn prepare_create(job: &mut Object) {
     job.0["status"] = json!({});
 }
 
-/// Selects its own Pods by its uid, unless its maker selects by hand.
+/// Selects its own Pods by its uid, unless `manualSelector` is set.
 fn identify(job: &mut Object) {
     let (uid, name) = (job.uid().to_owned(), job.name().to_owned());
     let Some(spec) = job.0["spec"].as_object_mut() else { return };

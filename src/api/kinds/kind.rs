@@ -1,4 +1,4 @@
-//! What a row of the table says of its kind, and what follows from it.
+//! A row of the table of kinds, and what follows from it.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -21,34 +21,34 @@ pub struct Kind {
     pub version: &'static str,
     pub plural: &'static str,
     pub singular: &'static str,
-    /// Of a row of the table; read them through `Kind::short_names`.
+    /// Of a table row; use `Kind::short_names`.
     pub short_names: &'static [&'static str],
     pub namespaced: bool,
-    /// Of a row of the table; read them through `Kind::categories`.
+    /// Of a table row; use `Kind::categories`.
     pub categories: &'static [&'static str],
-    /// Where its objects lie; the other versions of a kind are rows that convert.
+    /// Where its objects are stored; the other versions of a kind are rows that convert.
     pub storage: Storage,
-    /// What it serves on itself; subresources have verbs of their own.
+    /// Its own verbs; subresources have theirs.
     pub verbs: &'static [Verb],
-    /// `status`, `scale`, `binding`, ...: the subresources that it serves.
+    /// Its subresources: `status`, `scale`, `binding`, ...
     pub subresources: &'static [&'static str],
-    /// The fields beside `metadata.name` and `metadata.namespace` that a field selector may name.
+    /// The fields that a field selector may use in addition to `metadata.name` and `metadata.namespace`.
     pub selectable: &'static [&'static str],
-    /// Where its field types come from; read it through `Kind::schema`.
+    /// The source of its field types; use `Kind::schema`.
     pub schema: Source,
-    /// Its rows in a table, as `get` prints it; read them through `Kind::columns`.
+    /// Its columns in `get`; use `Kind::columns`.
     pub columns: &'static [Column],
-    /// Where its `scale` view finds its numbers, if it has one; read it through `Kind::scale`.
+    /// The fields of its `scale` view, if it has one; use `Kind::scale`.
     pub scale: Option<Scale>,
-    /// What is special about it; see `Strategy`.
+    /// Its specific behaviour; see `Strategy`.
     pub strategy: Strategy,
 }
 
-/// Where a kind's JSON schema is found.
+/// The source of a kind's JSON schema.
 pub enum Source {
-    /// Among the definitions, by name: `io.k8s.api.core.v1.Pod`.
+    /// A definition's name: `io.k8s.api.core.v1.Pod`.
     Defined(&'static str),
-    /// In a CustomResourceDefinition, which may change it while we run.
+    /// A CustomResourceDefinition, which may change it at run time.
     Custom(&'static Custom),
 }
 
@@ -59,7 +59,7 @@ impl Source {
     }
 }
 
-/// Where the objects of a row lie.
+/// Where the objects of a row are stored.
 #[derive(Clone, Copy)]
 pub enum Storage {
     /// Below the row's own prefix.
@@ -68,23 +68,23 @@ pub enum Storage {
     As(Conversion),
     /// The same for a custom resource.
     Version(&'static Kind),
-    /// Nowhere: what is created is an answer (reviews), or what is read is made of what nodes report (metrics).
+    /// Nowhere: created objects are answered (reviews), and read objects are generated from nodes' reports (metrics).
     Nowhere,
 }
 
-/// How one version of a kind becomes the stored one and back.
+/// The conversion to the stored version of a kind and back.
 #[derive(Clone, Copy)]
 pub struct Conversion {
     /// The row that is stored.
     pub stored: fn() -> &'static Kind,
-    /// Changes the fields that differ; `apiVersion` is taken care of.
+    /// Changes the fields that differ, except for `apiVersion`.
     pub to_stored: fn(&mut Object),
     pub from_stored: fn(&mut Object),
-    /// The stored name of a field that a field selector names.
+    /// The stored name of a field in a field selector.
     pub field: fn(&str) -> &str,
 }
 
-/// All that a stored kind serves.
+/// All verbs of a stored kind.
 pub const VERBS: &[Verb] = &[
     Verb::Create,
     Verb::Delete,
@@ -96,45 +96,45 @@ pub const VERBS: &[Verb] = &[
     Verb::Watch,
 ];
 
-/// The kind's own rules, run by the generic verbs (`api::strategy`). All are pure.
+/// The kind's specific functions, called by the generic verbs (`api::strategy`). All are pure.
 pub struct Strategy {
-    /// Fills upstream's defaults.
+    /// Sets upstream's defaults.
     pub default: fn(&mut Object),
-    /// Sets what the system owns, before validation. `status` has been dropped already where it is a subresource.
+    /// Sets system fields, before validation. If `status` is a subresource, it has been dropped already.
     pub prepare_create: fn(&mut Object),
-    /// Sets what is made of its name and uid, which are known by now; before validation.
+    /// Sets what depends on its name and uid, which are known by now; before validation.
     pub identify: fn(&mut Object),
-    /// Carries over what an updater may not change, new then old. `status` is the old one already.
+    /// Restores what an update may not change, new then old. `status` is the old one already.
     pub prepare_update: fn(&mut Object, &Object),
-    /// Carries over what a writer of the `status` subresource may leave out, new then old.
+    /// Restores what an update of the `status` subresource may omit, new then old.
     pub prepare_status: fn(&mut Object, &Object),
-    /// Notes about a change what has to be known later: new, then old, then the time. The change has been admitted already.
+    /// Records facts about a change for later: new, then old, then the time. The change has been admitted already.
     pub stamp: fn(&mut Object, &Object, &str),
-    /// The rules for the object by itself, beside those of metadata that hold for every kind.
+    /// Validates the object by itself, in addition to the metadata rules for every kind.
     pub validate: fn(&Object) -> Vec<Cause>,
-    /// The rules for a new object alone; `validate` runs too.
+    /// Additional rules for new objects.
     pub validate_create: fn(&Object) -> Vec<Cause>,
-    /// The rules about change alone (immutable fields), new then old; `validate` runs too.
+    /// Additional rules for changes (immutable fields), new then old.
     pub validate_update: fn(&Object, &Object) -> Vec<Cause>,
     /// The rules for an update of the `status` subresource, new then old.
     pub validate_status: fn(&Object, &Object) -> Vec<Cause>,
-    /// Which metadata a writer of the `status` subresource may change; by upstream's `PrepareForUpdate` of the kind's status. Where
-    /// that resets nothing but the spec, it is all.
+    /// The metadata that an update of the `status` subresource may change; by upstream's `PrepareForUpdate` of the kind's status.
+    /// If that only resets the spec, it is all.
     pub metadata_by_status: &'static [&'static str],
-    /// Which names it may have.
+    /// The rule for its names.
     pub name: crate::validation::NameRule,
-    /// The grace period in seconds of a delete that names none; `None`: deleted at once.
+    /// The default grace period of a delete in seconds; `None`: deleted at once.
     pub default_grace: fn(&Object) -> Option<i64>,
     /// Whether `metadata.generation` counts changes of everything but metadata and status.
     pub has_generation: bool,
-    /// Whether a create may bring a status along, though that is a subresource.
+    /// Whether a create may include a status, though that is a subresource.
     pub creates_with_status: bool,
-    /// Whether the delete that takes an object away answers with the object, and not with a `Status`.
+    /// Whether the final delete returns the object instead of a `Status`.
     pub returns_deleted: bool,
 }
 
 impl Strategy {
-    /// A kind without rules of its own.
+    /// A kind without specific behaviour.
     pub const PLAIN: Strategy = Strategy {
         default: |_| {},
         prepare_create: |_| {},
@@ -155,7 +155,7 @@ impl Strategy {
     };
 }
 
-/// Whether a k8s-openapi type's objects have a namespace.
+/// Whether the objects of a k8s-openapi type are namespaced.
 pub trait Scope {
     const NAMESPACED: bool;
 }
@@ -164,7 +164,7 @@ impl Scope for k8s_openapi::NamespaceResourceScope {
     const NAMESPACED: bool = true;
 }
 
-/// What is sent to a subresource is where its object is.
+/// A subresource's body has its object's namespace.
 impl Scope for k8s_openapi::SubResourceScope {
     const NAMESPACED: bool = true;
 }
@@ -174,7 +174,7 @@ impl Scope for k8s_openapi::ClusterResourceScope {
 }
 
 impl Kind {
-    /// The row of a k8s-openapi type, with nothing special about it yet.
+    /// The row of a k8s-openapi type, without specifics.
     pub const fn of<T>(singular: &'static str) -> Kind
     where
         T: k8s_openapi::Resource<Scope: Scope> + Defined,
@@ -202,7 +202,7 @@ impl Kind {
     pub fn is_stored(&self) -> bool {
         matches!(self.storage, Storage::Own)
     }
-    /// The row under which its objects are stored: itself, or another version.
+    /// The row of its stored objects: itself, or another version.
     pub fn stored(&'static self) -> &'static Kind {
         match self.storage {
             Storage::As(conversion) => (conversion.stored)(),
@@ -210,23 +210,23 @@ impl Kind {
             _ => self,
         }
     }
-    /// The name in requests that finds exactly this row: `pods`, `deployments.apps`; with its version where it is not the
-    /// group's first: `horizontalpodautoscalers.v1.autoscaling`.
+    /// The name in requests that finds exactly this row: `pods`, `deployments.apps`; with its version if that is not the group's
+    /// first: `horizontalpodautoscalers.v1.autoscaling`.
     pub fn resource(&self) -> String {
         match self.is_preferred() {
             true => crate::status::qualified(self.plural, self.group),
             false => format!("{}.{}.{}", self.plural, self.version, self.group),
         }
     }
-    /// The name in requests that can be no other row's: `widgets.example.com/v1`. Groups are names that others choose, and
-    /// `widgets.v1.example.com` is read in two ways: of a definition whose group is `v1.example.com`, and as a version.
+    /// The unambiguous name in requests: `widgets.example.com/v1`. CRDs choose groups freely, and `widgets.v1.example.com` has two
+    /// meanings: a definition with the group `v1.example.com`, and a version.
     pub fn exact(&self) -> String {
         match self.is_custom() {
             true => format!("{}.{}/{}", self.plural, self.group, self.version),
             false => self.resource(),
         }
     }
-    /// Whether it is the version that its group prefers.
+    /// Whether it is the preferred version of its group.
     pub fn is_preferred(&self) -> bool {
         match (&self.schema, self.storage) {
             (Source::Custom(custom), _) => custom.preferred,
@@ -243,7 +243,7 @@ impl Kind {
         let named = self.custom().map(|version| version.list_kind.clone()).filter(|named| !named.is_empty());
         named.unwrap_or_else(|| format!("{}List", self.kind))
     }
-    /// The store prefix, as in etcd: `/registry/<resource>/` (upstream's names: `services/specs`, `minions` are not copied).
+    /// The store prefix, as in etcd: `/registry/<resource>/` (without upstream's historical names `services/specs`, `minions`).
     pub fn prefix(&self) -> String {
         if self.group.is_empty() {
             format!("/registry/{}/", self.plural)
@@ -261,14 +261,14 @@ impl Kind {
     pub fn has_subresource(&self, name: &str) -> bool {
         self.subresources.contains(&name)
     }
-    /// The short names by which requests find it: `po`.
+    /// Its short names in requests: `po`.
     pub fn short_names(&self) -> Vec<String> {
         match self.custom() {
             Some(version) => version.short_names.clone(),
             None => owned(self.short_names),
         }
     }
-    /// The words that stand for several kinds, its own among them: `all`.
+    /// Its categories, which stand for several kinds: `all`.
     pub fn categories(&self) -> Vec<String> {
         match self.custom() {
             Some(version) => version.categories.clone(),
@@ -282,7 +282,7 @@ impl Kind {
             None => Columns::Fixed(self.columns),
         }
     }
-    /// Where its `scale` view finds its numbers, if it has one.
+    /// The fields of its `scale` view, if it has one.
     pub fn scale(&self) -> Option<Scale<Cow<'static, str>>> {
         match self.custom() {
             Some(version) => version.scale.clone(),
@@ -293,15 +293,14 @@ impl Kind {
             }),
         }
     }
-    /// What its CustomResourceDefinition says now, if it is of one.
+    /// The current content of its CustomResourceDefinition, if it has one.
     pub fn custom(&self) -> Option<Arc<Version>> {
         match &self.schema {
             Source::Custom(custom) => Some(custom.version()),
             Source::Defined(_) => None,
         }
     }
-    /// The fields beside `metadata.name` and `metadata.namespace` by which its objects are found: those that selectors of any
-    /// version of it may name.
+    /// The indexed fields in addition to `metadata.name` and `metadata.namespace`: the selectable fields of all its versions.
     pub fn indexed(&self) -> &'static [&'static str] {
         match &self.schema {
             Source::Custom(custom) => custom.indexed,
@@ -311,20 +310,20 @@ impl Kind {
     pub fn is_custom(&self) -> bool {
         matches!(self.schema, Source::Custom(_))
     }
-    /// Which kind of the table it is: `Pod`, `Service`; "" for a custom one, whatever that calls itself. What is special about
-    /// a kind goes by this, never by `kind`, which anyone gives to a definition of his own. (The table's kinds have names
-    /// that differ, but for Event, which is one kind in two groups; a test holds it to that.)
+    /// Its kind if it is built-in: `Pod`, `Service`; "" for a custom one, whatever its name. Special cases for a kind must use
+    /// this, never `kind`, which CRDs choose freely. (Built-in kinds have distinct names, except for Event, which is one kind in
+    /// two groups; a test ensures this.)
     pub fn built_in(&self) -> &'static str {
         if self.is_custom() { "" } else { self.kind }
     }
-    /// Fills its defaults.
+    /// Sets its defaults.
     pub fn default(&self, object: &mut Object) {
         (self.strategy.default)(object);
         if let Some(version) = self.custom() {
             crate::structural::fill::defaults(&version.schema, &mut object.0);
         }
     }
-    /// Its field types, compiled at the first use and kept.
+    /// Its field types, compiled on first use.
     pub fn schema(&self) -> Arc<Struct> {
         match &self.schema {
             Source::Defined(name) => schema::of(name),
@@ -332,9 +331,9 @@ impl Kind {
         }
     }
 
-    /// Where the field lies that a field selector names so.
+    /// The path of a field in a field selector.
     pub fn field_path<'a>(&self, path: &'a str) -> &'a str {
-        // A few selectors are named otherwise than the field that they mean.
+        // Some selectors have another name than their field.
         match (self.built_in(), path) {
             ("Event", "source") => "source.component",
             ("Job", "status.successful") => "status.succeeded",
@@ -342,12 +341,12 @@ impl Kind {
         }
     }
 
-    /// The selectable field whose value counts where one is empty.
+    /// The selectable field that replaces an empty one.
     pub fn instead_of(&self, path: &str) -> Option<&'static str> {
         (self.built_in() == "Event" && path == "source").then_some("reportingComponent")
     }
 
-    /// The value of a field that a field selector may name, as a string; "" where it is unset.
+    /// The value of a selectable field as a string; "" if unset.
     pub fn field(&self, object: &Object, path: &str) -> String {
         match (self.own_field(object, path), self.instead_of(path)) {
             (own, Some(other)) if own.is_empty() => self.own_field(object, other),
@@ -361,7 +360,7 @@ impl Kind {
             Some(Value::String(s)) => s.clone(),
             Some(v @ (Value::Bool(_) | Value::Number(_))) => v.to_string(),
             _ => match self.schema().at(path) {
-                // What a custom resource lacks is nothing, whatever its type.
+                // A custom resource's missing field is empty, whatever its type.
                 _ if self.is_custom() => String::new(),
                 Some(Type::Boolean) => "false".to_owned(),
                 Some(Type::Integer { .. }) => "0".to_owned(),
@@ -369,12 +368,12 @@ impl Kind {
             },
         }
     }
-    /// All fields that a field selector may name, with their values.
+    /// All selectable fields with their values.
     pub fn fields(&self, object: &Object) -> Vec<(&'static str, String)> {
         let metadata = ["metadata.name", "metadata.namespace"];
         metadata.into_iter().chain(self.selectable.iter().copied()).map(|p| (p, self.field(object, p))).collect()
     }
-    /// Whether a field selector may name this field.
+    /// Whether the field is selectable.
     pub fn is_selectable(&self, path: &str) -> bool {
         path == "metadata.name" || (path == "metadata.namespace" && self.namespaced) || self.selectable.contains(&path)
     }

@@ -17,7 +17,7 @@ pub const KIND: Kind = Kind {
     ..Kind::of::<k8s_openapi::api::core::v1::LimitRange>("limitrange")
 };
 
-/// Of a container: without a default it is the maximum; without a default request that is the default, or the minimum.
+/// For containers: the default limit is the maximum; the default request is the default limit, or the minimum.
 fn default(range: &mut Object) {
     let Some(map) = range.0.as_object_mut() else { return };
     for item in each(made(map, "spec"), "limits").filter(|item| item.get("type").is_some_and(|t| t == "Container")) {
@@ -82,7 +82,7 @@ fn item(limit: &At<'_>, kind: &str, errs: &mut Errors) {
     }
 }
 
-/// min <= defaultRequest <= default <= max, and the ratio is at least one and fits min and max.
+/// Validates min <= defaultRequest <= default <= max, and a ratio of at least one that is compatible with min and max.
 fn order(limit: &At<'_>, resource: &str, errs: &mut Errors) {
     let value = |field: &str| limit.get(field).get(resource).str().parse::<Quantity>().ok();
     let text = |field: &str| limit.get(field).get(resource).str().to_owned();
@@ -98,7 +98,7 @@ fn order(limit: &At<'_>, resource: &str, errs: &mut Errors) {
         if let (Some(a), Some(b)) = (value(low), value(high))
             && a > b
         {
-            // The field at fault is the one that is neither bound.
+            // The invalid field is the one that is neither min nor max.
             let field = if *low == "min" && *high != "max" { high } else { low };
             let other = match *high {
                 "max" => "max value",
@@ -118,7 +118,7 @@ fn order(limit: &At<'_>, resource: &str, errs: &mut Errors) {
         let why = format!("ratio {} is greater than max/min = {most:.6}", text("maxLimitRequestRatio"));
         errs.invalid(path, text("maxLimitRequestRatio"), why);
     }
-    // Of a device nobody gets more than he asked for.
+    // Devices cannot be overcommitted.
     let shared = resource.starts_with("hugepages-") || (resource.contains('/') && !resource.contains("kubernetes.io/"));
     if let (Some(default), Some(request)) = (value("default"), value("defaultRequest"))
         && shared

@@ -1,4 +1,4 @@
-//! PodMetrics and NodeMetrics (metrics.k8s.io): what is read is made of what nodes report; nothing is stored.
+//! PodMetrics and NodeMetrics (metrics.k8s.io): generated from nodes' reports; nothing is stored.
 
 use super::{Kind, Storage};
 use crate::columns::{Column, NAME, column, text};
@@ -12,7 +12,7 @@ const fn shown(kind: Kind) -> Kind {
     Kind { storage: Storage::Nowhere, verbs: &[Verb::Get, Verb::List], columns: COLUMNS, ..kind }
 }
 
-/// metrics-server's.
+/// As metrics-server's.
 const COLUMNS: &[Column] = &[
     NAME,
     column("CPU", |o, _| used(o, "cpu")),
@@ -20,7 +20,7 @@ const COLUMNS: &[Column] = &[
     column("WINDOW", |o, _| text(o, "window")),
 ];
 
-/// A node's usage, or that of all containers of a Pod.
+/// A node's usage, or the sum of a Pod's containers.
 fn used(object: &Object, resource: &str) -> String {
     let containers = object.0["containers"].as_array().into_iter().flatten();
     let usages = containers.chain([&object.0]).map(|part| &part["usage"][resource]);

@@ -24,7 +24,7 @@ pub const KIND: Kind = Kind {
     ..Kind::of::<k8s_openapi::api::core::v1::Namespace>("namespace")
 };
 
-/// Its name as a label, so that selectors can name it.
+/// Its name as a label, for selectors.
 fn default(namespace: &mut Object) {
     let name = namespace.name().to_owned();
     if name.is_empty() {
@@ -47,7 +47,7 @@ fn prepare_create(namespace: &mut Object) {
     }
 }
 
-/// `spec.finalizers` changes through the `finalize` subresource alone.
+/// Only the `finalize` subresource changes `spec.finalizers`.
 fn prepare_update(new: &mut Object, old: &Object) {
     let Some(map) = new.0.as_object_mut() else { return };
     match old.0.get("spec") {
@@ -68,7 +68,7 @@ fn validate(namespace: &Object) -> Vec<Cause> {
     errs.0
 }
 
-/// The phase says whether the namespace is being deleted.
+/// The phase must match whether the namespace is terminating.
 fn validate_status(new: &Object, _old: &Object) -> Vec<Cause> {
     let mut errs = Errors::default();
     let phase = At::root(&new.0).get("status").get("phase");

@@ -25,7 +25,7 @@ pub const KIND: Kind = Kind {
         wide("KERNEL-VERSION", |o, _| text_or(o, "status.nodeInfo.kernelVersion", "<unknown>")),
         wide("CONTAINER-RUNTIME", |o, _| text_or(o, "status.nodeInfo.containerRuntimeVersion", "<unknown>")),
     ],
-    // A Node announces itself with its status in one write.
+    // A Node registers with its status in one write.
     strategy: Strategy {
         default,
         prepare_status: |new, _| default(new),
@@ -38,7 +38,7 @@ pub const KIND: Kind = Kind {
     ..Kind::of::<k8s_openapi::api::core::v1::Node>("node")
 };
 
-/// Who says what a node has, and not what of it is to be had, says that all is.
+/// The default for allocatable resources is the capacity.
 fn default(node: &mut Object) {
     let Some(status) = node.0.get_mut("status").and_then(Value::as_object_mut) else { return };
     if let (Some(capacity), None) = (status.get("capacity"), status.get("allocatable")) {
@@ -98,7 +98,7 @@ fn validate(node: &Object) -> Vec<Cause> {
     errs.0
 }
 
-/// At most one of each family, and the first is the old single field's.
+/// At most one of each family, and the first must equal the old single field.
 fn cidrs(spec: &At<'_>, errs: &mut Errors) {
     let list = spec.get("podCIDRs");
     for cidr in list.items() {

@@ -1,10 +1,10 @@
-//! The kinds that are sent to a subresource and kept nowhere: bindings, evictions, requests for tokens, scales.
+//! Kinds for subresources that are not stored: bindings, evictions, token requests, scales.
 
 use k8s_openapi::api::{authentication, autoscaling, core, policy};
 
 use super::{Kind, Storage};
 
-/// A kind that is sent, and is not kept.
+/// A kind that is sent, and not stored.
 const fn order(kind: Kind) -> Kind {
     Kind { storage: Storage::Nowhere, verbs: &[], columns: &[], ..kind }
 }
@@ -14,7 +14,7 @@ static EVICTION: Kind = order(Kind::of::<policy::v1::Eviction>("eviction"));
 static SCALE: Kind = order(Kind::of::<autoscaling::v1::Scale>("scale"));
 static TOKEN_REQUEST: Kind = order(Kind::of::<authentication::v1::TokenRequest>("tokenrequest"));
 
-/// The kind of what a subresource takes, where that is no object of the kind that has it.
+/// The kind of a subresource's body, if it differs from the object's kind.
 pub fn of(subresource: &str) -> Option<&'static Kind> {
     match subresource {
         "binding" => Some(&BINDING),

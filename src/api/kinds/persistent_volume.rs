@@ -37,7 +37,7 @@ fn claim(volume: &Object) -> String {
     }
 }
 
-/// The fields of a spec that say where the data is.
+/// The fields of a spec that specify the source.
 const SOURCES: &[&str] = &[
     "awsElasticBlockStore",
     "azureDisk",

@@ -34,12 +34,12 @@ pub const KIND: Kind = Kind {
     ..Kind::of::<k8s_openapi::api::core::v1::PersistentVolumeClaim>("persistentvolumeclaim")
 };
 
-/// The annotation that named the class before the field did.
+/// The annotation for the class before there was a field.
 pub const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
 pub const ACCESS_MODES: &[&str] = &["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
 pub const VOLUME_MODES: &[&str] = &["Block", "Filesystem"];
 
-/// What is shown of a claim that has a volume only.
+/// What is shown only for a bound claim.
 fn bound(claim: &Object, text: String) -> String {
     if claim.at("spec.volumeName").is_some() { text } else { String::new() }
 }
@@ -53,7 +53,7 @@ fn default(claim: &mut Object) {
     default_spec(made(map, "spec"));
 }
 
-/// Of a claim's template as well.
+/// Also for claim templates.
 pub fn default_spec(spec: &mut Map<String, Value>) {
     fill(spec, "volumeMode", "Filesystem");
 }
@@ -68,7 +68,7 @@ fn validate(claim: &Object) -> Vec<Cause> {
     errs.0
 }
 
-/// The rules of a claim's spec, a template's too.
+/// The rules for a claim's spec, including templates.
 pub fn spec(spec: &At<'_>, errs: &mut Errors) {
     modes(&spec.get("accessModes"), errs);
     let selector = spec.get("selector");
@@ -139,7 +139,7 @@ fn validate_update(new: &Object, old: &Object) -> Vec<Cause> {
             }
             map.shift_remove("volumeAttributesClassName");
         }
-        // Both are set once, by the binder and by who finds the default class.
+        // Both are set once: by the binder, and when a default class is found.
         for field in ["volumeName", "storageClassName"] {
             let before = old.0["spec"].get(field).and_then(Value::as_str);
             if before.is_none() || (field == "volumeName" && before == Some("")) {

@@ -42,7 +42,7 @@ pub const KIND: Kind = Kind {
         validate_create,
         validate_update,
         validate_status,
-        // Old kubelets would spoil the owners.
+        // Old kubelets would corrupt the owners.
         metadata_by_status: &["labels", "annotations", "finalizers"],
         default_grace,
         has_generation: true,
@@ -71,7 +71,7 @@ fn validate(pod: &Object) -> Vec<Cause> {
     errs.0
 }
 
-/// Ephemeral containers join a running Pod through a subresource of their own.
+/// Ephemeral containers are added to a running Pod through a subresource.
 fn validate_create(pod: &Object) -> Vec<Cause> {
     let mut errs = Errors::default();
     let ephemeral = At::root(&pod.0).get("spec").get("ephemeralContainers");
@@ -96,10 +96,10 @@ fn validate_status(new: &Object, old: &Object) -> Vec<Cause> {
     errs.0
 }
 
-/// The Pod's own grace period; none is needed where nothing runs yet or any more. A negative one counts as one second.
+/// The Pod's own grace period; 0 if nothing runs yet or any more. A negative one counts as one second.
 ///
-/// A mirror Pod is a picture: nothing ends with it, and no node has to say so. (Upstream waits for the node's word, which a lost
-/// one never gives: namespaces would wait with it.)
+/// A mirror Pod only represents another: deleting it ends nothing, and no node needs to confirm. (Upstream waits for the node,
+/// which never confirms if it is lost: namespaces would wait with it.)
 fn default_grace(pod: &Object) -> Option<i64> {
     if pod.annotation(MIRROR).is_some() {
         return Some(0);

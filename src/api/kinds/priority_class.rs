@@ -19,7 +19,7 @@ pub const KIND: Kind = Kind {
     ..Kind::of::<k8s_openapi::api::scheduling::v1::PriorityClass>("priorityclass")
 };
 
-/// What users' classes may not exceed; above it are the system's two.
+/// The limit for users' classes; the system's two are above it.
 const HIGHEST: i64 = 1_000_000_000;
 const SYSTEM: &[(&str, i64)] = &[("system-node-critical", 2_000_001_000), ("system-cluster-critical", 2_000_000_000)];
 

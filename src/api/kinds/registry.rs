@@ -1,4 +1,4 @@
-//! The kinds of one API server: the table, and what CustomResourceDefinitions add to it while it runs.
+//! The kinds of one API server: the table, and the CustomResourceDefinitions added at run time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -9,29 +9,28 @@ use super::{KINDS, Kind, Source, custom, definition};
 use crate::Object;
 use crate::schema::interned;
 
-/// All kinds, as they are now. Readers take a [`Kinds`] and keep it as long as they need one view.
+/// All current kinds. Readers take a [`Kinds`] and keep it as long as they need one consistent view.
 #[derive(Default)]
 pub struct Registry {
     now: RwLock<Arc<Kinds>>,
     rows: Mutex<Rows>,
 }
 
-/// The rows made so far. They are kept for good: definitions change as often as somebody writes them, and so there is an end to
-/// the shapes that they may have.
+/// The rows created so far. They are leaked: definitions can change any number of times, so the number of their shapes is limited.
 #[derive(Default)]
 struct Rows {
     by_shape: HashMap<String, &'static Kind>,
-    /// Those of each version of a definition, by the names of both: they all say what it says now.
+    /// By version of a definition, using the names of both: they all have its current content.
     by_version: HashMap<String, BTreeMap<String, Vec<&'static Kind>>>,
 }
 
-/// How many rows there are at most. (One takes about a kilobyte.) Definitions that ask for others are not served.
+/// The most rows. (One takes about a kilobyte.) Definitions beyond that are not served.
 const MOST_ROWS: usize = 10_000;
 
-/// How many bytes the names in them may take together, of all registries of the process.
+/// The most bytes of names in them, for all registries of the process.
 const MOST_NAMES: usize = 32 << 20;
 
-/// One view of all kinds.
+/// A consistent view of all kinds.
 #[derive(Clone, Default)]
 pub struct Kinds {
     by_definition: BTreeMap<String, Defined>,
@@ -42,13 +41,13 @@ pub struct Kinds {
 /// The rows of one definition.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Defined {
-    /// The row of the version that is stored, served or not.
+    /// The row of the storage version, served or not.
     pub stored: Row,
     /// The served versions, the preferred one first.
     pub served: Vec<Row>,
 }
 
-/// A row, which is what it is by its place.
+/// A row, identified by its address.
 #[derive(Clone, Copy, Debug)]
 pub struct Row(pub &'static Kind);
 
@@ -77,7 +76,7 @@ impl Kinds {
         self.by_definition.get(definition)
     }
 
-    /// As [`super::lookup`], custom resources too: these by [`Kind::exact`] as well, without a version for the preferred one.
+    /// Like [`super::lookup`], including custom resources: these also by [`Kind::exact`], without a version for the preferred one.
     pub fn lookup(&self, name: &str) -> Option<&'static Kind> {
         if let Some((resource, version)) = name.split_once('/') {
             let (plural, group) = resource.split_once('.')?;
@@ -103,7 +102,7 @@ impl Kinds {
         })
     }
 
-    /// As [`super::of`], custom resources too.
+    /// Like [`super::of`], including custom resources.
     pub fn of(&self, api_version: &str, kind: &str) -> Option<&'static Kind> {
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
         let is_it = |k: &&'static Kind| k.kind == kind && k.group == group && k.version == version;
@@ -116,8 +115,7 @@ impl Registry {
         self.now.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Takes a definition in as it is now; what is not established defines nothing. `true`: its rows are others than
-    /// before.
+    /// Applies a definition; one that is not established defines nothing. `true`: its rows have changed.
     pub fn put(&self, definition: &Object) -> bool {
         match (is_established(definition) && !is_built_in(definition)).then(|| self.define(definition)).flatten() {
             Some(defined) => self.set(definition.name(), Some(defined)),
@@ -125,14 +123,14 @@ impl Registry {
         }
     }
 
-    /// Forgets a definition.
+    /// Removes a definition.
     pub fn remove(&self, definition: &str) -> bool {
         self.rows().keep_versions(definition, &[]);
         self.set(definition, None)
     }
 
     fn rows(&self) -> MutexGuard<'_, Rows> {
-        // What a panic left behind is whole: rows are added one by one.
+        // Consistent after a panic: rows are added one by one.
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -170,7 +168,7 @@ impl Registry {
 }
 
 impl Rows {
-    /// The row of this shape, with what the definition says now. `None`: there is no room for one.
+    /// The row of this shape, with the definition's current content. `None`: there is no room for it.
     fn row(
         &mut self,
         definition: &Object,
@@ -206,12 +204,12 @@ impl Rows {
         if !all.iter().any(|known| std::ptr::eq(*known, row)) {
             all.push(row);
         }
-        // Those of former shapes too: no row keeps what nobody says any more.
+        // Those of former shapes too: no row keeps obsolete content.
         all.iter().for_each(|row| set(row, &version));
         Some(row)
     }
 
-    /// Takes what they said from the rows of all other versions of a definition.
+    /// Clears the rows of all other versions of a definition.
     fn keep_versions(&mut self, definition: &str, kept: &[&Value]) {
         let gone = self.by_version.get(definition).into_iter().flatten();
         for (_, rows) in gone.filter(|(name, _)| !kept.iter().any(|kept| *kept == name.as_str())) {
@@ -227,8 +225,8 @@ fn set(row: &'static Kind, version: &Arc<custom::Version>) {
     }
 }
 
-/// Whether a definition has the name of a kind of the table in the same group: its objects would lie in the same place, and
-/// rules about one would be about the other too. Such names are not accepted; here none is served, whoever has said otherwise.
+/// Whether a definition has the name of a built-in kind in the same group: its objects would be stored in the same place, and rules
+/// for one would apply to the other. Such names are not accepted; here they are not served even if their status claims so.
 fn is_built_in(definition: &Object) -> bool {
     let (group, names) = (&definition.0["spec"]["group"], &definition.0["spec"]["names"]);
     let mut namesakes = KINDS.iter().filter(|kind| group == kind.group);
@@ -236,7 +234,7 @@ fn is_built_in(definition: &Object) -> bool {
         .any(|kind| names["plural"] == kind.plural || names["singular"] == kind.singular || names["kind"] == kind.kind)
 }
 
-/// Whether a definition is served: once it was established, it stays so.
+/// Whether a definition is served: once established, it remains so.
 fn is_established(definition: &Object) -> bool {
     let conditions = definition.0["status"]["conditions"].as_array();
     conditions.into_iter().flatten().any(|c| c["type"] == "Established" && c["status"] == "True")
@@ -248,7 +246,7 @@ mod tests {
 
     use super::*;
 
-    /// Rows are never given back: who changes definitions for ever finds an end, and what is served is served on.
+    /// Rows are never freed: endless changes of definitions reach the limit, and existing ones are still served.
     #[test]
     fn there_are_so_many_rows_and_no_more() {
         let definition = Object(json!({

@@ -27,11 +27,11 @@ pub const KIND: Kind = Kind {
     ..Kind::of::<k8s_openapi::api::apps::v1::ReplicaSet>("replicaset")
 };
 
-/// Deployments have the same.
+/// Deployments use it too.
 pub const SCALE: Scale =
     Scale { spec_replicas: "spec.replicas", status_replicas: "status.replicas", selector: "spec.selector" };
 
-/// What a table says of it and of ReplicationControllers, which select in another shape.
+/// Shared with ReplicationControllers, whose selector has another type.
 pub const fn columns(selector: Column) -> [Column; 8] {
     [
         NAME,

@@ -20,7 +20,7 @@ pub const KIND: Kind = Kind {
     ..Kind::of::<k8s_openapi::api::core::v1::ReplicationController>("replicationcontroller")
 };
 
-/// Without labels or a selector of its own it has its template's labels.
+/// The default labels and selector are its template's labels.
 fn default(controller: &mut Object) {
     let Some(map) = controller.0.as_object_mut() else { return };
     let spec = made(map, "spec");

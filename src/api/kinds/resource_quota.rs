@@ -55,7 +55,7 @@ const SCOPES: &[&str] = &[
     "VolumeAttributesClass",
 ];
 
-/// Resources that a quota may name without a domain.
+/// Resources without a domain that a quota may use.
 const STANDARD: &[&str] = &[
     "configmaps",
     "cpu",
@@ -100,7 +100,7 @@ fn resources(list: &At<'_>, errs: &mut Errors) {
 fn scopes(spec: &At<'_>, errs: &mut Errors) {
     let list = spec.get("scopes");
     let named: Vec<&str> = list.items().map(|scope| scope.str()).collect();
-    // Asked of each once: there may be as many resources as scopes.
+    // Evaluated once each: there may be as many resources as scopes.
     let unfit: Vec<&str> = SCOPES.iter().copied().filter(|scope| !fits(scope, spec)).collect();
     for scope in &named {
         if !SCOPES.contains(scope) {
@@ -149,7 +149,7 @@ fn scopes(spec: &At<'_>, errs: &mut Errors) {
     }
 }
 
-/// Whether all standard resources that a quota counts are such that objects in the scope use.
+/// Whether objects in the scope use all standard resources of a quota.
 fn fits(scope: &str, spec: &At<'_>) -> bool {
     let compute = |resource: &str| {
         let bare = resource.strip_prefix("requests.").or(resource.strip_prefix("limits.")).unwrap_or(resource);
@@ -195,7 +195,7 @@ mod tests {
 
     use super::*;
 
-    /// As many as a request has room for: asked of each scope for each resource, they take minutes.
+    /// As many as fit into a request: evaluated for each pair, they would take minutes.
     #[test]
     fn many_scopes_over_many_resources_are_judged_at_once() {
         let hard: serde_json::Map<String, Value> =

@@ -1,11 +1,11 @@
-//! The reviews (authentication.k8s.io, authorization.k8s.io): what is created is a question, and the answer its status.
+//! The reviews (authentication.k8s.io, authorization.k8s.io): creating one asks a question, and its status is the answer.
 
 use k8s_openapi::api::{authentication::v1 as authentication, authorization::v1 as authorization};
 
 use super::{Kind, Storage};
 use crate::Verb;
 
-/// A kind that can be asked, and is not kept.
+/// A kind that is answered, and not stored.
 const fn review(kind: Kind) -> Kind {
     Kind { storage: Storage::Nowhere, verbs: &[Verb::Create], columns: &[], ..kind }
 }

@@ -1,4 +1,4 @@
-//! Where the `scale` view of a kind finds its numbers.
+//! The fields of a kind's `scale` view.
 
 /// The dotted paths of a `scale` view.
 #[derive(Clone, Copy, Debug)]

@@ -22,7 +22,7 @@ pub const KIND: Kind = Kind {
     ..Kind::of::<k8s_openapi::api::core::v1::Secret>("secret")
 };
 
-/// `stringData` is a way to write `data`, never kept.
+/// `stringData` is write-only input for `data`.
 fn default(secret: &mut Object) {
     let Some(map) = secret.0.as_object_mut() else { return };
     fill(map, "type", "Opaque");
@@ -35,7 +35,7 @@ fn default(secret: &mut Object) {
     }
 }
 
-/// What a Secret of a type must hold; one of the keys is enough where there are several alternatives.
+/// The required keys of a Secret type; one is enough if there are alternatives.
 const TYPES: &[(&str, &[&str])] = &[
     ("kubernetes.io/dockercfg", &[".dockercfg"]),
     ("kubernetes.io/dockerconfigjson", &[".dockerconfigjson"]),
@@ -80,7 +80,7 @@ fn validate(secret: &Object) -> Vec<Cause> {
     errs.0
 }
 
-/// Credentials that no agent could read are refused here.
+/// Refuses credentials that no agent could parse.
 fn docker_config(data: &At<'_>, key: &str, errs: &mut Errors) {
     let text = data.get(key).str();
     let bytes = base64::engine::general_purpose::STANDARD.decode(text).unwrap_or_default();

@@ -81,8 +81,8 @@ fn prepare_create(service: &mut Object) {
     service.0["status"] = json!({"loadBalancer": {}});
 }
 
-/// What the server allocated stays with a Service that does not say otherwise: a manifest names neither its ClusterIP
-/// nor its NodePorts, and is applied again and again.
+/// An update that omits them keeps allocated values: manifests have neither ClusterIP nor NodePorts, and are applied again and
+/// again.
 fn prepare_update(new: &mut Object, old: &Object) {
     let kind = |o: &Object| o.0["spec"]["type"].as_str().unwrap_or("").to_owned();
     let (now, before) = (kind(new), kind(old));
@@ -101,8 +101,8 @@ fn prepare_update(new: &mut Object, old: &Object) {
     drop_what_the_type_lacks(spec, &old.0["spec"], &now, &before);
 }
 
-/// Who changes `clusterIP` alone means the first of `clusterIPs` too (upstream's `NormalizeClusterIPs`). Whether he may is for
-/// validation to say.
+/// Changing only `clusterIP` also changes the first of `clusterIPs` (upstream's `NormalizeClusterIPs`). Validation decides whether
+/// that is allowed.
 fn follow_cluster_ip(spec: &mut Map<String, Value>, old: &Value) {
     let (ip, was) = (spec.get("clusterIP").cloned().unwrap_or_default(), &old["clusterIP"]);
     let all = spec.get("clusterIPs").filter(|all| **all != json!([])).unwrap_or(&Value::Null);
@@ -116,7 +116,7 @@ fn follow_cluster_ip(spec: &mut Map<String, Value>, old: &Value) {
     }
 }
 
-/// A change of `type` alone is enough: what only the old type has goes, unless the writer changed it.
+/// Changing only `type` is enough: fields that only the old type has are cleared, unless the update changed them.
 fn drop_what_the_type_lacks(spec: &mut Map<String, Value>, old: &Value, now: &str, before: &str) {
     const BY_TYPE: &[(&str, &[&str])] = &[
         ("clusterIP", &["ClusterIP", "NodePort", "LoadBalancer"]),
@@ -156,7 +156,7 @@ fn keep(spec: &mut Map<String, Value>, old: &Value, field: &str) {
     }
 }
 
-/// Ports are matched by protocol and number; a NodePort that the new Service gives away is not kept.
+/// Ports are matched by protocol and number; a NodePort that the new Service assigns to another port is not kept.
 fn keep_node_ports(spec: &mut Map<String, Value>, old: &Value) {
     let mut old_ports: HashMap<(&Value, &Value), &Value> = HashMap::new();
     for port in old["ports"].as_array().into_iter().flatten().filter(|port| !port["nodePort"].is_null()) {

@@ -80,7 +80,7 @@ fn validate(set: &Object) -> Vec<Cause> {
     errs.0
 }
 
-/// The volumes that the claim templates add to the Pods.
+/// The volumes that claim templates add to Pods.
 fn claims<'a>(spec: &At<'a>) -> Vec<&'a str> {
     spec.get("volumeClaimTemplates").items().map(|claim| claim.get("metadata").get("name").str()).collect()
 }
@@ -107,7 +107,7 @@ fn update_strategy(strategy: &At<'_>, errs: &mut Errors) {
     }
 }
 
-/// What may change of a spec.
+/// The mutable fields of a spec.
 const MUTABLE: &[&str] = &[
     "replicas",
     "ordinals",

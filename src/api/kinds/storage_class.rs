@@ -22,7 +22,7 @@ pub const KIND: Kind = Kind {
     ..Kind::of::<k8s_openapi::api::storage::v1::StorageClass>("storageclass")
 };
 
-/// Marks the class of claims that name none.
+/// Marks the default class.
 pub const IS_DEFAULT: &str = "storageclass.kubernetes.io/is-default-class";
 
 fn name(class: &Object) -> String {
@@ -65,7 +65,7 @@ fn validate(class: &Object) -> Vec<Cause> {
     errs.0
 }
 
-/// Of a class of volumes or of volume attributes.
+/// For a class of volumes or of volume attributes.
 pub fn parameters(parameters: &At<'_>, errs: &mut Errors) {
     if parameters.len() > MAX_PARAMETERS {
         errs.too_long("Provisioner Parameters Length", MAX_PARAMETERS);

@@ -139,7 +139,7 @@ fn validate(policy: &Object) -> Vec<Cause> {
     errs.0
 }
 
-/// Every expression must compile; those that are missing are told of elsewhere.
+/// Every expression must compile; missing ones are reported elsewhere.
 fn compiled(spec: &Value, errs: &mut Errors) {
     let params = (!spec["paramKind"].is_null()).then_some(Type::Dyn);
     for expression in Policy::compile(spec, &Known { object: Type::Dyn, params }).expressions() {

@@ -1,5 +1,5 @@
-//! Whether a manifest is of its schema's types, and can be merged: the items of its lists must be told apart. Upstream:
-//! structured-merge-diff, whose errors clients show as they are.
+//! Whether a manifest matches its schema's types and can be merged: list items must be distinguishable. Upstream:
+//! structured-merge-diff, whose errors clients show.
 
 use std::collections::HashSet;
 
@@ -10,10 +10,10 @@ use crate::field_path;
 use crate::schema::{List, Struct, Topology, Type};
 use crate::validation::MAX_MESSAGE;
 
-/// How many errors are told.
+/// The most errors that are reported.
 const MOST: usize = 100;
 
-/// What keeps a manifest from being applied: of each place that is wrong, its path and what is wrong with it.
+/// Why a manifest cannot be applied: the path of each error, and what is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", together(.0))]
 pub struct TypedErrors(pub Vec<String>);
@@ -28,8 +28,9 @@ fn together(all: &[String]) -> String {
 /// Whether a manifest can be applied.
 ///
 /// # Errors
-/// It has values of other types, fields that the schema does not declare, or list items that lack a key or share it with another:
-/// the first hundred of all these.
+///
+/// It has values of other types, fields that the schema does not declare, or list items with missing or duplicate keys: the first
+/// hundred of all these.
 pub fn check(schema: &Struct, config: &Value) -> Result<(), TypedErrors> {
     let mut walk = Walk { path: Vec::new(), found: Vec::new() };
     walk.fields(schema, config);
@@ -37,14 +38,14 @@ pub fn check(schema: &Struct, config: &Value) -> Result<(), TypedErrors> {
 }
 
 struct Walk {
-    /// The steps to where the walk is, as errors show them.
+    /// The current path, for errors.
     path: Vec<Step>,
     found: Vec<String>,
 }
 
 enum Step {
     Field(String),
-    /// The item of a list whose items are told apart.
+    /// The item of a list with keys.
     Item(Box<str>),
     Index(usize),
 }
@@ -104,7 +105,7 @@ impl Walk {
     }
 
     fn fields(&mut self, schema: &Struct, value: &Value) {
-        // One of which no field is known may have any.
+        // A struct without known fields may have any.
         let open = schema.open || schema.fields().next().is_none();
         for (name, value) in value.as_object().into_iter().flatten() {
             match schema.field(name) {
@@ -136,7 +137,7 @@ impl Walk {
     }
 }
 
-/// What tells an item of a list apart.
+/// The identity of a list item.
 fn told_apart(list: &List, item: &Value) -> Result<Box<str>, String> {
     let why = match (&list.kind.topology, item) {
         (Topology::Set, Value::Object(_)) => "associative list without keys has an element that's a map type",
@@ -160,7 +161,7 @@ fn told_apart(list: &List, item: &Value) -> Result<Box<str>, String> {
     Err(why.to_owned())
 }
 
-/// The type of a value as Go has it.
+/// The Go type of a value.
 fn type_of(value: &Value) -> &'static str {
     match value {
         Value::Null => "<nil>",
@@ -179,7 +180,7 @@ fn sorted(value: &Value) -> Vec<(&String, &Value)> {
     all
 }
 
-/// As Go's `%v` prints it.
+/// In the format of Go's `%v`.
 fn plain(value: &Value) -> String {
     match value {
         Value::Null => "<nil>".into(),
@@ -194,7 +195,7 @@ fn plain(value: &Value) -> String {
     }
 }
 
-/// As Go's `%#v` prints it.
+/// In the format of Go's `%#v`.
 fn syntax(value: &Value) -> String {
     match value {
         Value::Null => "interface {}(nil)".into(),

@@ -1,4 +1,4 @@
-//! The elements of a path, as FieldsV1 writes them: `f:spec`, `k:{"name":"web"}`, `v:"a/finalizer"`.
+//! Path elements in the notation of FieldsV1: `f:spec`, `k:{"name":"web"}`, `v:"a/finalizer"`.
 
 use serde_json::{Map, Value};
 
@@ -9,20 +9,20 @@ pub fn field(name: &str) -> Box<str> {
     format!("f:{name}").into()
 }
 
-/// An item of a list that is a set or a map; `None` where all keys are missing and none has a default. One without some of
-/// its keys is another item than those that have them.
+/// An item of a set or map list; `None` if all keys are missing without a default. An item without some of the keys differs from
+/// those that have them.
 pub fn item(list: &List, item: &Value) -> Option<Box<str>> {
     match list.kind.topology {
         Topology::Set => Some(format!("v:{item}").into()),
         Topology::Map(_) | Topology::Own => {
             let keys = list.keys();
             let part = |key: &str| match &item[key] {
-                // The one default among the keys of upstream's lists.
+                // The only key with a default in upstream's lists.
                 Value::Null if key == "protocol" => Some(Value::from("TCP")),
                 Value::Null => list.default(key).cloned(),
                 value => Some(value.clone()),
             };
-            // Most lists have one key, which stands there.
+            // Fast path: most lists have one key, and it is present.
             if let [key] = keys.as_slice()
                 && let Some(Value::String(name)) = item.get(*key)
             {
@@ -38,12 +38,12 @@ pub fn item(list: &List, item: &Value) -> Option<Box<str>> {
     }
 }
 
-/// The name of the field that an element is.
+/// The field name of an element.
 pub fn name(element: &str) -> Option<&str> {
     element.strip_prefix("f:")
 }
 
-/// An element as errors show it: `.spec`, `[name="web"]`, `[="a/finalizer"]`.
+/// An element in error messages: `.spec`, `[name="web"]`, `[="a/finalizer"]`.
 pub fn shown(element: &str) -> String {
     let (kind, rest) = element.split_once(':').unwrap_or(("", element));
     match kind {

@@ -1,4 +1,4 @@
-//! `metadata.managedFields` as it is written: one entry for each manager, operation, version and subresource.
+//! The entries of `metadata.managedFields`: one for each manager, operation, version and subresource.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::set::Set;
 use crate::Object;
 
-/// How a manager came by its fields.
+/// How a manager acquired its fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operation {
     Apply,
@@ -23,7 +23,7 @@ impl Operation {
     }
 }
 
-/// Who writes, and how. An applier is the same one in all versions.
+/// The manager of a write, and the operation. An applier is the same in all versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Who {
     pub manager: String,
@@ -40,7 +40,7 @@ impl Who {
         alike && version && self.subresource == other.subresource
     }
 
-    /// As conflicts name it: `"kubectl" using apps/v1`.
+    /// In the form of conflicts: `"kubectl" using apps/v1`.
     pub fn shown(&self) -> String {
         let mut text = format!("{:?}", self.manager);
         if !self.subresource.is_empty() {
@@ -57,7 +57,7 @@ impl Who {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     pub who: Who,
-    /// When the set changed last, RFC 3339; "" where it is not known.
+    /// When the set last changed, RFC 3339; "" if unknown.
     pub time: String,
     pub set: Set,
 }
@@ -66,16 +66,16 @@ pub struct Entry {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Managed(pub Vec<Entry>);
 
-/// So many managers one more may join by an apply. Each write goes through all of them, and those that apply are never put together.
+/// From this many managers on, new ones cannot apply. Each write processes all of them, and appliers are never merged.
 pub const MAX_MANAGERS: usize = 256;
-/// Of more than those, and all who update, only such are known as apply, and no more of them.
+/// Beyond those, and all updaters, only appliers are kept, up to this many.
 const MAX_KNOWN: usize = 300;
-/// How many managers that update are told apart; the oldest are put together.
+/// How many updaters are distinguished; the oldest are merged.
 const MAX_UPDATERS: usize = 10;
 const ANCIENT: &str = "ancient-changes";
 
 impl Managed {
-    /// The entries of an object; `None` where they are not well formed.
+    /// The entries of an object; `None` if they are malformed.
     pub fn of(object: &Object) -> Option<Managed> {
         match &object.0["metadata"]["managedFields"] {
             Value::Null => Some(Managed::default()),
@@ -96,7 +96,7 @@ impl Managed {
         self.0.iter().find(|entry| entry.who.is(who))
     }
 
-    /// Gives a manager a set of fields; an empty one ends its entry.
+    /// Sets a manager's fields; an empty set removes its entry.
     pub fn set(&mut self, who: &Who, set: Set, now: &str) {
         match self.0.iter_mut().find(|entry| entry.who.is(who)) {
             Some(entry) => {
@@ -109,7 +109,7 @@ impl Managed {
         self.0.retain(|entry| !entry.set.is_empty());
     }
 
-    /// Puts the oldest updaters together where there are too many, and the entries in upstream's order.
+    /// Merges the oldest updaters if there are too many, and sorts the entries in upstream's order.
     pub fn finish(&mut self) {
         let order = |e: &Entry| (e.who.operation, e.time.clone(), e.who.manager.clone(), e.who.subresource.clone());
         self.0.sort_by_cached_key(order);
@@ -121,7 +121,7 @@ impl Managed {
             .into_iter()
             .partition(|e| e.who.operation == Operation::Update && e.who.subresource.is_empty());
         let surplus = (updaters - MAX_UPDATERS + 1).min(many.len());
-        // They differ in nothing but the version, so one of each is left.
+        // They differ only in version, so one for each remains.
         let mut ancient: BTreeMap<String, Entry> = BTreeMap::new();
         for old in many.drain(..surplus) {
             match ancient.get_mut(&old.who.api_version) {
@@ -141,7 +141,7 @@ impl Managed {
         self.0 = rest;
     }
 
-    /// As `metadata.managedFields`; nothing where nobody manages anything.
+    /// As `metadata.managedFields`; `None` without managers.
     pub fn to_json(&self) -> Option<Value> {
         (!self.0.is_empty()).then(|| Value::Array(self.0.iter().map(Entry::to_json).collect()))
     }

@@ -1,4 +1,4 @@
-//! Sets of fields: trees of path elements, and their algebra.
+//! Sets of fields: trees of path elements, and set operations.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -8,11 +8,11 @@ use serde_json::{Map, Value};
 use super::element;
 use crate::field_path;
 
-/// A set of paths. No branch of it is empty.
+/// A set of paths, without empty branches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Set(BTreeMap<Box<str>, Node>);
 
-/// What a set has at an element: the path that ends there, and those that go on.
+/// A set's content at an element: whether a path ends there, and the longer paths.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Node {
     pub member: bool,
@@ -29,7 +29,7 @@ impl Node {
 
 static NOTHING: Set = Set(BTreeMap::new());
 
-/// In FieldsV1 the member among its own descendants.
+/// FieldsV1's notation for the path itself among its descendants.
 const SELF: &str = ".";
 
 impl Set {
@@ -37,12 +37,12 @@ impl Set {
         self.0.is_empty()
     }
 
-    /// Whether the path that ends at this element is in it.
+    /// Whether it contains the path that ends at this element.
     pub fn has(&self, element: &str) -> bool {
         self.0.get(element).is_some_and(|node| node.member)
     }
 
-    /// The paths that go on from this element.
+    /// The paths that continue below this element.
     pub fn below(&self, element: &str) -> &Set {
         self.0.get(element).map_or(&NOTHING, |node| &node.below)
     }
@@ -51,7 +51,7 @@ impl Set {
         self.0.iter().map(|(element, node)| (&**element, node))
     }
 
-    /// Adds what is at an element; an empty node is left out.
+    /// Adds a node at an element, unless it is empty.
     pub fn put(&mut self, element: Box<str>, node: Node) {
         if node.is_empty() {
             return;
@@ -108,23 +108,23 @@ impl Set {
         })
     }
 
-    /// The set of what `of` leaves of each node.
+    /// The set of `of`'s results for each node.
     pub fn combined(&self, of: impl Fn(&str, &Node) -> Option<Node>) -> Set {
         let kept = self.0.iter().filter_map(|(element, node)| Some((element.clone(), of(element, node)?)));
         Set(kept.filter(|(_, node)| !node.is_empty()).collect())
     }
 
-    /// How many paths it has.
+    /// The number of its paths.
     pub fn len(&self) -> usize {
         self.0.values().map(|node| usize::from(node.member) + node.below.len()).sum()
     }
 
-    /// Every path of it, as errors show them.
+    /// All its paths, for errors.
     pub fn paths(&self) -> Vec<String> {
         self.first_paths(usize::MAX)
     }
 
-    /// Its first paths, as errors show them: what is long is cut, as each path below a name repeats it.
+    /// Its first paths, for errors: long ones are truncated, as each path below a name repeats it.
     pub fn first_paths(&self, most: usize) -> Vec<String> {
         let mut all = Vec::new();
         self.collect("", most, &mut all);
@@ -142,7 +142,7 @@ impl Set {
         }
     }
 
-    /// Reads FieldsV1. `None`: it is none.
+    /// Parses FieldsV1. `None`: it is invalid.
     pub fn from_json(fields: &Value) -> Option<Set> {
         let mut set = Set::default();
         for (element, below) in fields.as_object()? {

@@ -1,4 +1,4 @@
-//! Comparisons of lists that name one thing again and again.
+//! Comparisons of lists with many duplicate keys.
 
 use serde_json::{Value, json};
 
@@ -34,7 +34,7 @@ fn items_of_one_key_are_compared_in_turn() {
     assert_eq!(modified(&of(env("3"), None)), [".spec.containers[name=\"c\"].env[name=\"A\"].value"]);
 }
 
-/// A name is in the path of everything below it.
+/// A name is part of the path of everything below it.
 #[test]
 fn a_refusal_of_many_conflicts_below_a_long_name_is_short() {
     let kind = kinds::lookup("pods").expect("a kind");

@@ -1,5 +1,5 @@
-//! Walks over values by their schema: the fields that a value has, those that differ between two, the merge of two, and
-//! a value without some of its fields. Upstream: structured-merge-diff.
+//! Traversals of values by their schema: the fields of a value, the differences of two, the merge of two, and a value without some
+//! of its fields. Upstream: structured-merge-diff.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -11,7 +11,7 @@ use crate::Object;
 use crate::patch::order::Keys;
 use crate::schema::{List, Struct, Topology, Type};
 
-/// Which fields of an object a write is about.
+/// Which fields of an object a write affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// All fields.
@@ -20,11 +20,11 @@ pub enum Scope {
     Main,
     /// `status`, and metadata.
     Status,
-    /// Of a Pod's containers the resources and resize policies; nothing else.
+    /// Only the resources and resize policies of a Pod's containers.
     Resize,
 }
 
-/// What the system owns of metadata, or what names the object: nobody manages it.
+/// System fields of metadata and names, which are not managed.
 const UNMANAGED: &[&str] = &[
     "name",
     "namespace",
@@ -49,7 +49,7 @@ impl Scope {
         }
     }
 
-    /// What of a set the scope covers.
+    /// The part of a set within the scope.
     fn narrowed(self, set: Set) -> Set {
         if self != Scope::Resize {
             return set;
@@ -65,16 +65,16 @@ impl Scope {
     }
 }
 
-/// How a value is walked.
+/// How a value is traversed.
 pub(super) enum Shape<'a> {
-    /// One value: a scalar, an atomic list or map, or something without a schema.
+    /// A single value: a scalar, an atomic list or map, or something without a schema.
     Leaf,
     Struct(&'a Struct),
     Map(&'a Type),
     List(&'a List),
 }
 
-/// A type where it stands: as the field of a struct it may be atomic by that.
+/// A type in its context: the field of a struct may be marked atomic.
 #[derive(Clone, Copy)]
 pub(super) struct TypeRef<'a> {
     of: Option<&'a Type>,
@@ -98,7 +98,7 @@ impl<'a> TypeRef<'a> {
 }
 
 impl<'a> Shape<'a> {
-    /// The place of a field of a struct or of a map's entry.
+    /// The type of a struct's field or of a map's entry.
     pub fn field(&self, name: &str) -> TypeRef<'a> {
         match self {
             Shape::Struct(s) => match s.field(name) {
@@ -121,7 +121,7 @@ fn is_empty(value: Option<&Value>) -> bool {
     }
 }
 
-/// The fields that an object has.
+/// The fields of an object.
 pub fn fields(schema: &Struct, scope: Scope, object: &Object) -> Set {
     let mut set = Set::default();
     for (name, value) in object.0.as_object().into_iter().flatten().filter(|(name, _)| scope.covers(name)) {
@@ -141,7 +141,7 @@ fn is_unmanaged(element: &str) -> bool {
     element::name(element).is_some_and(|name| UNMANAGED.contains(&name))
 }
 
-/// All fields of an object, nobody's too.
+/// All fields of an object, including unmanaged ones.
 pub fn all_fields(schema: &Struct, object: &Object) -> Set {
     node(Shape::Struct(schema), &object.0).below
 }
@@ -169,7 +169,7 @@ fn node(shape: Shape<'_>, value: &Value) -> Node {
     }
 }
 
-/// The fields that differ between two objects.
+/// The differences between two objects.
 #[derive(Clone, Debug, Default)]
 pub struct Comparison {
     pub added: Set,
@@ -183,7 +183,7 @@ impl Comparison {
     }
 }
 
-/// What differs; without an old object, everything is new.
+/// Compares; without an old object, everything is new.
 pub fn compare(schema: &Struct, scope: Scope, old: Option<&Object>, new: &Object) -> Comparison {
     let mut all = Change::default();
     let shape = Shape::Struct(schema);
@@ -216,7 +216,7 @@ fn union_of_keys<'a>(a: Option<&'a Value>, b: Option<&'a Value>) -> impl Iterato
     keys(a).chain(second)
 }
 
-/// Fields that are there in upstream's structs even when they are empty: that they appear tells nothing.
+/// Fields that upstream's structs always have, even empty: their presence means nothing.
 const ALWAYS_THERE: &[&str] = &[
     "metadata",
     "spec",
@@ -230,14 +230,14 @@ const ALWAYS_THERE: &[&str] = &[
     "loadBalancer",
 ];
 
-/// One step of the path to a value; the element is built only where something differs.
+/// One step of the path to a value; the element is built only for a difference.
 #[derive(Clone, Copy)]
 enum Step<'a> {
     Field(&'a str),
     Item(&'a str),
 }
 
-/// What differs at a place and below it.
+/// The differences at a path and below it.
 #[derive(Default)]
 struct Change {
     added: Node,
@@ -246,7 +246,7 @@ struct Change {
 }
 
 impl Change {
-    /// Adds what differs one step below.
+    /// Adds the differences one step below.
     fn put(&mut self, step: Step<'_>, of: Change) {
         let pairs = [(&mut self.added, of.added), (&mut self.modified, of.modified), (&mut self.removed, of.removed)];
         for (own, node) in pairs.into_iter().filter(|(_, node)| !node.is_empty()) {
@@ -258,7 +258,7 @@ impl Change {
         }
     }
 
-    /// A struct, map or list that is new or gone is so itself, beside what is in it.
+    /// A new or removed struct, map or list is itself a change, in addition to its content.
     fn container(&mut self, step: Step<'_>, old: Option<&Value>, new: Option<&Value>) {
         let silent = matches!(step, Step::Field(name) if ALWAYS_THERE.contains(&name));
         match (old, new) {
@@ -269,11 +269,11 @@ impl Change {
     }
 }
 
-/// Values are compared as a whole down to this depth. Where that finds a difference all of it is gone through again one step
-/// below: who nests deeper shall not make it as many times as much.
+/// Values are first compared as a whole down to this depth. A difference means that everything is traversed again one step below,
+/// which deep nesting must not multiply.
 const COMPARED: usize = 6;
 
-/// What differs between two values at the place that `step` leads to, so deep below the object.
+/// The differences between two values at the path of `step`, at this depth in the object.
 fn change(step: Step<'_>, place: TypeRef<'_>, old: Option<&Value>, new: Option<&Value>, depth: usize) -> Change {
     let mut out = Change::default();
     if depth < COMPARED && old == new {
@@ -313,7 +313,7 @@ fn items_change(out: &mut Change, list: &List, old: Option<&Value>, new: Option<
         let step = Step::Item(element);
         out.put(step, change(step, TypeRef::of(&list.item), before, now, depth));
     };
-    // Items of one element are compared in turn: none is gone through once for each of the others.
+    // Items with equal elements are compared pairwise in order: none is traversed once for each of the others.
     let mut old_of = by_element(&before);
     for (element, value) in &now {
         at(element, old_of.get_mut(&**element).and_then(VecDeque::pop_front), Some(value));
@@ -324,7 +324,7 @@ fn items_change(out: &mut Change, list: &List, old: Option<&Value>, new: Option<
     }
 }
 
-/// The items of a list that have an element.
+/// The items of a list, with their elements.
 fn items_of<'a>(list: &List, value: Option<&'a Value>) -> Vec<(Box<str>, &'a Value)> {
     let items = value.and_then(Value::as_array).into_iter().flatten();
     items.filter_map(|item| Some((element::item(list, item)?, item))).collect()
@@ -375,11 +375,10 @@ fn merged(shape: Shape<'_>, live: Option<&Value>, config: &Value) -> Value {
     }
 }
 
-/// The items of both lists: the manifest's in its order, and what only the live list has at its place before the next
-/// item that both have.
+/// The items of both lists: the manifest's in its order, and items that are only live at their place before the next shared one.
 fn woven(live: &[Value], config: &[Value], keys: Keys<'_>, item: impl Fn(&Value) -> Value) -> Vec<Value> {
     let (live_items, config_items) = (keys.index(live), keys.index(config));
-    // Of each place in the manifest's list the next one, from there on, whose item is live too.
+    // For each position in the manifest's list the next one whose item is also live.
     let mut next_shared = vec![None; config.len() + 1];
     for (at, own) in config.iter().enumerate().rev() {
         next_shared[at] = if live_items.has(own) { Some(at) } else { next_shared[at + 1] };
@@ -395,7 +394,7 @@ fn woven(live: &[Value], config: &[Value], keys: Keys<'_>, item: impl Fn(&Value)
                     continue;
                 }
                 Some(at) => {
-                    // One whose turn in the manifest is over, or comes later.
+                    // One that was already placed, or comes later in the manifest.
                     if next_shared[c] != Some(at) {
                         l += 1;
                         continue;
@@ -412,12 +411,12 @@ fn woven(live: &[Value], config: &[Value], keys: Keys<'_>, item: impl Fn(&Value)
     all
 }
 
-/// The object without these fields. What is emptied by that goes too.
+/// The object without these fields. Containers that become empty are removed, too.
 pub fn without(schema: &Struct, object: &Object, fields: &Set) -> Object {
     Object(removed(Shape::Struct(schema), &object.0, fields, false).unwrap_or(Value::Null))
 }
 
-/// The object without these fields. What is emptied by that, and was not to go itself, is there as null.
+/// The object without these fields. Containers that become empty, and are not removed themselves, become null.
 pub fn hollowed(schema: &Struct, object: &Object, fields: &Set) -> Object {
     Object(removed(Shape::Struct(schema), &object.0, fields, true).unwrap_or(Value::Null))
 }
@@ -461,8 +460,7 @@ fn removed(shape: Shape<'_>, value: &Value, fields: &Set, nulls: bool) -> Option
     }
 }
 
-/// The set with every struct's field on the way to a member as a member itself: what may be removed when it has become
-/// empty.
+/// The set with all struct fields on the path to a member added as members: they may be removed when they become empty.
 pub fn with_named_fields(schema: &Struct, set: &Set) -> Set {
     named(&Shape::Struct(schema), set)
 }

@@ -1,4 +1,4 @@
-//! What a write does to the managers of an object: a plain one takes fields, an apply merges, conflicts and lets go.
+//! The effect of a write on an object's managers: an update takes fields, an apply merges, conflicts and releases.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::status::Cause;
 use crate::validation::MAX_CAUSES;
 use crate::{Object, Status, field_path};
 
-/// The only manager whose apply takes over what `kubectl apply` on the client's side has set.
+/// The only manager whose apply takes over fields from client-side `kubectl apply`.
 const KUBECTL: &str = "kubectl";
 
 /// How much of a manager's name is shown with each field, in bytes.
@@ -24,13 +24,13 @@ const MANAGER: usize = 512;
 /// Fields that another manager owns with other values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
-    /// As errors name it.
+    /// In the form of error messages.
     pub manager: String,
     /// Not empty.
     pub fields: Set,
 }
 
-/// The managers after a plain write; `old` is `None` for a new object.
+/// The managers after an update; `old` is `None` for a new object.
 pub fn update(
     schema: &Struct,
     scope: Scope,
@@ -43,7 +43,7 @@ pub fn update(
     update_with(walk::compare(schema, scope, old, new), managed, who, now)
 }
 
-/// The managers after a plain write that made these changes.
+/// The managers after an update with these changes.
 pub fn update_with(changed: Comparison, mut managed: Managed, who: &Who, now: &str) -> Managed {
     if changed.is_empty() {
         return managed;
@@ -56,7 +56,7 @@ pub fn update_with(changed: Comparison, mut managed: Managed, who: &Who, now: &s
     managed
 }
 
-/// Takes fields from all managers but one.
+/// Removes fields from all managers but one.
 fn take(managed: &mut Managed, who: &Who, written: &Set, removed: &Set, now: &str) {
     for entry in managed.0.iter_mut().filter(|entry| !entry.who.is(who)) {
         let left = entry.set.difference(written).difference(removed);
@@ -68,7 +68,7 @@ fn take(managed: &mut Managed, who: &Who, written: &Set, removed: &Set, now: &st
     managed.0.retain(|entry| !entry.set.is_empty() || entry.who.is(who));
 }
 
-/// How an apply is done, whatever is applied to what.
+/// The parameters of an apply, independent of the objects.
 pub struct Apply<'a> {
     pub schema: &'a Struct,
     pub scope: Scope,
@@ -80,7 +80,7 @@ pub struct Apply<'a> {
 type Conflicts = Vec<Conflict>;
 
 impl Apply<'_> {
-    /// The object that an apply of `config` makes of `live`, with its `managedFields`.
+    /// The object that results from applying `config` to `live`, with its `managedFields`.
     pub fn run(
         &self,
         live: Option<&Object>,
@@ -112,7 +112,7 @@ impl Apply<'_> {
         Ok(object)
     }
 
-    /// All that is there, of an object whose fields were not tracked.
+    /// All existing fields of an untracked object.
     fn before_first_apply(&self, live: &Object) -> Managed {
         let who = Who {
             manager: BEFORE_FIRST_APPLY.into(),
@@ -146,7 +146,7 @@ impl Apply<'_> {
 
     /// Removes what was applied last and is not now, unless another manager owns it too.
     fn prune(&self, merged: Object, managed: &Managed, last: &Set) -> Object {
-        // What is applied as it was last, or more than that, takes nothing away: the most usual case by far.
+        // By far the most common case: the new set includes the last one, so nothing is removed.
         let own = managed.find(self.who).map(|entry| &entry.set);
         if last.is_empty() || own.is_some_and(|own| last.difference(own).is_empty()) {
             return merged;
@@ -155,17 +155,17 @@ impl Apply<'_> {
         let present = |object: &Object| named(&walk::all_fields(self.schema, object));
         let last = named(last);
         let pruned = walk::hollowed(self.schema, &merged, &last);
-        // What others own comes back, with what leads to it.
+        // Others' fields are restored, with the path to them.
         let mut owned = managed.0.iter().fold(Set::default(), |all, entry| all.union(&entry.set));
-        // Its name is everybody's: metadata does not go with what was applied of it.
+        // The name has no owner: metadata is not removed with its applied fields.
         owned.insert([element::field("metadata"), element::field("name")]);
         let before = present(&merged);
         let pruned = walk::hollowed(self.schema, &merged, &before.difference(&present(&pruned).union(&named(&owned))));
-        // Nothing goes that was not applied last: what merely hung below it comes back as well.
+        // Only what was applied last is removed: other fields below it are restored as well.
         walk::without(self.schema, &merged, &before.difference(&present(&pruned)).intersection(&last))
     }
 
-    /// The fields that a client-side apply set last and nobody has changed since.
+    /// The fields that a client-side apply set last and that have not changed since.
     fn by_last_applied(&self, live: &Object) -> Set {
         let text = live.annotation(LAST_APPLIED).unwrap_or("");
         let Ok(last) = serde_json::from_str::<Value>(text).map(Object) else { return Set::default() };
@@ -178,7 +178,7 @@ impl Apply<'_> {
     }
 }
 
-/// The annotation goes on telling what was applied, as long as somebody may apply on the client's side as well.
+/// The annotation is kept up to date, as long as client-side apply may be used as well.
 fn keep_telling(object: &mut Object, config: &Object) {
     let mut bare = config.clone();
     bare.set_meta("managedFields", None);
@@ -187,7 +187,7 @@ fn keep_telling(object: &mut Object, config: &Object) {
     }
 }
 
-/// The refusal of an apply, in upstream's words. Of more conflicts than anybody reads the first ones are named.
+/// The refusal of an apply, in upstream's words. Of many conflicts only the first are listed.
 pub fn refusal(conflicts: &[Conflict]) -> Status {
     let count: usize = conflicts.iter().map(|conflict| conflict.fields.len()).sum();
     let mut of_managers: BTreeMap<&str, Vec<String>> = BTreeMap::new();

@@ -1,7 +1,7 @@
-//! Apply: a three-way merge of what was applied last, what is applied now, and what is live, as `kubectl apply` merges.
+//! Apply: a three-way merge of the last applied, the new and the live object, like `kubectl apply`.
 //!
-//! What the new manifest names, it sets. What the last one named and the new one does not, goes. Everything else (set by
-//! controllers, by defaulting, by other people) stays. Lists of named things merge item by item, by upstream's keys.
+//! Fields of the new manifest are set. Fields of the last one that the new one lacks are removed. All others (set by controllers,
+//! defaults, users) stay. Lists with keys are merged item by item, by upstream's keys.
 
 use serde_json::{Map, Value};
 
@@ -9,11 +9,11 @@ use super::order::{Keys, weave};
 use crate::schema::{Field, List, Struct, Type};
 use crate::{Kind, Object, Status};
 
-/// Where the last applied manifest is kept.
+/// The annotation with the last applied manifest.
 pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// The object that an apply of the manifest `new` makes of `live`, annotated with what was applied. Compare the outcome,
-/// once it has its defaults, with `live` to tell `configured` from `unchanged`.
+/// The object that results from applying the manifest `new` to `live`, with the annotation. Compare the result, after defaulting,
+/// with `live` to distinguish `configured` from `unchanged`.
 pub fn merge(kind: &Kind, new: &Value, live: Option<&Object>) -> Result<Object, Status> {
     match live {
         Some(live) => merge_into(Some(&kind.schema()), new, live),
@@ -21,17 +21,17 @@ pub fn merge(kind: &Kind, new: &Value, live: Option<&Object>) -> Result<Object, 
     }
 }
 
-/// The same of an object of which nobody here knows what its fields are: lists are replaced as a whole.
+/// The same for an object without a schema: lists are replaced as a whole.
 pub fn merge_untyped(new: &Value, live: &Object) -> Result<Object, Status> {
     merge_into(None, new, live)
 }
 
 fn merge_into(schema: Option<&Struct>, new: &Value, live: &Object) -> Result<Object, Status> {
     let new = annotated(new)?;
-    // An annotation that somebody broke counts as none, so nothing is removed by mistake.
+    // A corrupted annotation counts as none, so nothing is removed by mistake.
     let last = live.annotation(LAST_APPLIED).and_then(|text| serde_json::from_str(text).ok()).unwrap_or(Value::Null);
     let mut merged = merge_struct(schema, &last, &new, &live.0, false);
-    // Neither is the manifest's business, whatever it says.
+    // Manifests do not set these, even if they contain them.
     for field in ["resourceVersion", "uid", "creationTimestamp", "generation"] {
         if let Some(value) = live.0["metadata"].get(field) {
             merged["metadata"][field] = value.clone();
@@ -78,11 +78,11 @@ fn sorted(value: &Value) -> Value {
     }
 }
 
-/// `schema` is `None` inside maps and untyped values. `retain_keys`: what `new` does not name goes.
+/// `schema` is `None` inside maps and untyped values. `retain_keys`: fields that `new` lacks are removed.
 fn merge_struct(schema: Option<&Struct>, last: &Value, new: &Value, live: &Value, retain_keys: bool) -> Value {
     let (Some(new), Some(live)) = (new.as_object(), live.as_object()) else { return pruned(new) };
     let mut out = Map::with_capacity(live.len());
-    // What is not kept as it is, is not copied first: who nests deep would have it copied once for each level.
+    // Only unchanged values are copied: otherwise deep nesting would be copied once per level.
     for (key, before) in live {
         let merged = match new.get(key) {
             None if !retain_keys && last.get(key).is_none() => before.clone(),
@@ -117,12 +117,12 @@ fn merge_value(of: Option<&Type>, last: &Value, new: &Value, live: &Value, retai
 }
 
 fn merge_list(list: &List, last: &Value, new: &[Value], live: &[Value], retain_keys: bool) -> Value {
-    // The keys of server-side apply, not the one merge key: two ports may have one number and two protocols.
+    // The keys of server-side apply, not the single merge key: two ports may have the same number with different protocols.
     let keys = Keys(list.kind.keys(), Some(list));
     let last = last.as_array().map(Vec::as_slice).unwrap_or_default();
     let (of_last, of_new, of_live) = (keys.index(last), keys.index(new), keys.index(live));
-    // Of items with one key (upstream lets environments have such) the first is merged, the others are as they are written:
-    // a live item is copied once at most, however often it is named. Where a key must not come twice, validation says so.
+    // Of items with the same key (upstream allows these for environments) the first is merged, the others are used as written: a
+    // live item is copied at most once, however often it is named. Validation refuses duplicates where they are not allowed.
     let merged = new.iter().enumerate().map(|(place, value)| match of_live.find(value) {
         Some(at) if of_new.find(value) == Some(place) => {
             let applied = of_last.find(value).map_or(&Value::Null, |i| &last[i]);
@@ -134,7 +134,7 @@ fn merge_list(list: &List, last: &Value, new: &[Value], live: &[Value], retain_k
     Value::Array(weave(merged.collect(), kept.collect(), &of_live))
 }
 
-/// A new value: nulls in it say nothing.
+/// A new value: nulls in it have no effect.
 fn pruned(value: &Value) -> Value {
     match value {
         Value::Object(map) => {

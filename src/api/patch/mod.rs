@@ -15,7 +15,7 @@ mod tests;
 
 pub use operations::json;
 
-/// Applies a patch of any type but `Apply` (see `managed_fields`). The outcome has still to be decoded and validated.
+/// Applies a patch of any type except `Apply` (see `managed_fields`). The result still has to be decoded and validated.
 pub fn patch(kind: &Kind, patch_type: PatchType, target: &Object, patch: &Value) -> Result<Value, Status> {
     match patch_type {
         PatchType::Json => json(&target.0, patch),
@@ -40,7 +40,7 @@ pub fn merge(target: &Value, patch: &Value) -> Value {
     out
 }
 
-/// The smallest merge patch (RFC 7386) that makes `new` of `old`; `None` when they are equal.
+/// The smallest merge patch (RFC 7386) from `old` to `new`; `None` if they are equal.
 pub fn difference(old: &Value, new: &Value) -> Option<Value> {
     match (old, new) {
         (old, new) if old == new => None,

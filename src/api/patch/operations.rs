@@ -1,7 +1,6 @@
-//! JSON patch (RFC 6902), with the two liberties that upstream's library takes and clients rely on.
-//!
-//! - `test` for null holds where a map has no such key: client libraries add a first finalizer so that no other's is lost.
-//! - A negative index counts from a list's end: `/spec/containers/-1` is the last container, and `add` puts behind it.
+//! JSON patch (RFC 6902), with two extensions of upstream's library that clients rely on.
+//! - `test` for null succeeds if the map has no such key: client libraries add a first finalizer this way without losing another.
+//! - A negative index counts from a list's end: `/spec/containers/-1` is the last container, and `add` appends after it.
 
 use json_patch::jsonptr::{Pointer, PointerBuf};
 use json_patch::{Patch, PatchOperation};
@@ -11,16 +10,15 @@ use super::refused;
 use crate::Status;
 use crate::object::{MAX_NESTED, nests_within};
 
-/// The most operations of one JSON patch, and bytes that all of its copies together may add, as upstream limits them.
+/// The most operations of one JSON patch, and bytes that all of its copies together may add, upstream's limits.
 const MAX_OPERATIONS: usize = 10_000;
 const MAX_COPIED: usize = 3 << 20;
 
-/// How many items all operations together may move: each that adds at or takes from a list's begin moves all of it, and each that
-/// puts something deeper than it was goes through that.
+/// The most items that all operations together may move: adding or removing at a list's beginning moves all others, and moving
+/// something deeper traverses it.
 const MAX_MOVED: usize = 20_000_000;
 
-/// `target` with the patch applied. A patch that is no patch is a BadRequest, one that does not fit is Invalid, as upstream
-/// has it.
+/// Applies the patch to `target`. An invalid patch is a BadRequest, one that does not apply is Invalid, as upstream.
 pub fn json(target: &Value, patch: &Value) -> Result<Value, Status> {
     if let Some(got) = patch.as_array().map(Vec::len).filter(|n| *n > MAX_OPERATIONS) {
         let why = format!("The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {got}");
@@ -44,7 +42,7 @@ pub fn json(target: &Value, patch: &Value) -> Result<Value, Status> {
         if moved > MAX_MOVED {
             return Err(refused(format!("its operations move more than {MAX_MOVED} items")));
         }
-        // Nothing is undone where it fails, which may panic: the outcome is thrown away then.
+        // Nothing is rolled back on failure, which may panic: the result is discarded then.
         json_patch::patch_unsafe(&mut out, &[operation]).map_err(|mut why| {
             why.operation = number;
             refused(why.to_string())
@@ -57,13 +55,13 @@ fn too_deep() -> Status {
     refused(format!("the outcome is nested more than {MAX_NESTED} levels deep"))
 }
 
-/// Looks whether an operation nests what it puts somewhere too deep: it can by as many levels as its path has, and whoever goes
-/// through a document of a million levels, as to drop it, has no stack for that. Returns at how many items it has looked.
+/// Checks whether an operation nests its value too deeply: it may add as many levels as its path has, and recursion over a document
+/// with a million levels, even to drop it, overflows the stack. Returns the number of items visited.
 fn deepens(operation: &PatchOperation, document: &Value) -> Result<usize, Status> {
     let old = |path: &Pointer, from: &Pointer| match path.count() <= from.count() {
-        // It is as deep as it was.
+        // Its depth does not change.
         true => None,
-        // What is not there fails by itself.
+        // A missing source fails by itself.
         false => document.pointer(from.as_str()),
     };
     let (path, value) = match operation {
@@ -78,7 +76,7 @@ fn deepens(operation: &PatchOperation, document: &Value) -> Result<usize, Status
     items_within(value, levels).ok_or_else(too_deep)
 }
 
-/// How many items a value has in all its lists and maps; `None`: it has more levels of them than that.
+/// The number of items in all nested lists and maps of a value; `None`: it has more levels than that.
 fn items_within(value: &Value, levels: usize) -> Option<usize> {
     let below = |sum: usize, item| Some(sum + 1 + items_within(item, levels.checked_sub(1)?)?);
     match value {
@@ -88,7 +86,7 @@ fn items_within(value: &Value, levels: usize) -> Option<usize> {
     }
 }
 
-/// How many items of lists an operation moves at most.
+/// The maximum number of list items that an operation moves.
 fn moves(operation: &PatchOperation, document: &Value) -> usize {
     let of_list = |path: &Pointer| {
         let parent = path.parent().and_then(|parent| document.pointer(parent.as_str()));
@@ -104,7 +102,7 @@ fn moves(operation: &PatchOperation, document: &Value) -> usize {
     }
 }
 
-/// Whether the operation expects null of a key that its map does not have.
+/// Whether the operation tests for null at a key that its map lacks.
 fn tests_for_absence(operation: &PatchOperation, document: &Value) -> bool {
     let PatchOperation::Test(test) = operation else { return false };
     let Some((parent, key)) = test.path.split_back().filter(|_| test.value.is_null()) else { return false };
@@ -112,11 +110,11 @@ fn tests_for_absence(operation: &PatchOperation, document: &Value) -> bool {
     map.is_some_and(|map| !map.contains_key(key.decoded().as_ref()))
 }
 
-/// The operation with each negative index as that from the list's begin.
+/// The operation with negative indices converted to positive ones.
 fn with_counted_indices(mut operation: PatchOperation, document: &Value) -> PatchOperation {
     let counted = |path: &mut PointerBuf, room| *path = counted(path, document, room);
     match &mut operation {
-        // An item that is added comes to stand between others: there is one place more than items.
+        // An added item goes between others: there is one more position than items.
         PatchOperation::Add(add) => counted(&mut add.path, 1),
         PatchOperation::Remove(remove) => counted(&mut remove.path, 0),
         PatchOperation::Replace(replace) => counted(&mut replace.path, 0),
@@ -127,7 +125,7 @@ fn with_counted_indices(mut operation: PatchOperation, document: &Value) -> Patc
         }
         PatchOperation::Move(moved) => {
             counted(&mut moved.from, 0);
-            // A list that the item is taken from has the place that it left.
+            // A list that the item is removed from has one position less.
             let same_list = self::counted(&moved.path, document, 0).parent() == moved.from.parent();
             counted(&mut moved.path, usize::from(!same_list));
         }
@@ -135,7 +133,7 @@ fn with_counted_indices(mut operation: PatchOperation, document: &Value) -> Patc
     operation
 }
 
-/// `path` with its negative indices counted; `room` is added to the length of the last list.
+/// `path` with negative indices converted; `room` is added to the length of the last list.
 fn counted(path: &Pointer, document: &Value, room: usize) -> PointerBuf {
     let (mut out, mut here) = (PointerBuf::new(), Some(document));
     let last = path.count().saturating_sub(1);

@@ -1,4 +1,4 @@
-//! Which items of two lists are the same thing, and in which order a merged list comes.
+//! Identity of items in two lists, and the order of a merged list.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -7,13 +7,12 @@ use serde_json::Value;
 
 use crate::schema::List;
 
-/// The keys that tell the items of a list apart; none: the items are plain values. The list's schema knows the defaults of
-/// keys.
+/// The keys of a list's items; none: the items are plain values. The list's schema knows the keys' defaults.
 #[derive(Clone, Copy)]
 pub struct Keys<'a>(pub &'a [&'a str], pub Option<&'a List>);
 
 impl<'a> Keys<'a> {
-    /// What tells an item apart.
+    /// The identity of an item.
     fn of<'v>(self, item: &'v Value) -> Vec<&'v Value>
     where
         'a: 'v,
@@ -31,7 +30,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// A key's value. The protocol of a port may be left out, and is TCP then.
+    /// A key's value. A port's protocol may be missing, and defaults to TCP.
     fn part<'v>(self, item: &'v Value, key: &str) -> &'v Value
     where
         'a: 'v,
@@ -44,7 +43,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// The list for look-ups by key.
+    /// An index of the list by keys.
     pub fn index<'v>(self, list: &'v [Value]) -> Index<'v>
     where
         'a: 'v,
@@ -60,18 +59,18 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// A list whose items are found by their keys, at the same cost however long it is: who writes a list chooses its length.
+/// A list with an index by keys, whose lookup cost does not depend on its length, which users choose.
 pub struct Index<'v> {
     keys: Keys<'v>,
     list: &'v [Value],
-    /// The first item with each key; empty where the list is so short that looking through it costs less.
+    /// The first item with each key; empty if the list is so short that scanning it costs less.
     first: HashMap<Vec<&'v Value>, usize>,
 }
 
 impl Index<'_> {
     const FEW: usize = 8;
 
-    /// The place of the first item with the keys of this one.
+    /// The position of the first item with the same keys.
     pub fn find(&self, item: &Value) -> Option<usize> {
         match self.first.is_empty() {
             true => self.list.iter().position(|other| self.keys.same(other, item)),
@@ -84,7 +83,7 @@ impl Index<'_> {
     }
 }
 
-/// Sorts `merged`: the items that `wanted` names in its order, the others in `before`'s order, the two woven together.
+/// Sorts `merged`: the items in `wanted` by its order, the others by `before`'s order, interleaved.
 pub fn arrange(merged: Vec<Value>, wanted: &[Value], before: &[Value], keys: Keys<'_>) -> Vec<Value> {
     let (before, wanted) = (keys.index(before), keys.index(wanted));
     let (mut named, mut others): (Vec<Value>, Vec<Value>) = merged.into_iter().partition(|item| wanted.has(item));
@@ -93,8 +92,8 @@ pub fn arrange(merged: Vec<Value>, wanted: &[Value], before: &[Value], keys: Key
     weave(named, others, &before)
 }
 
-/// Weaves the items that somebody names, in his order, with the others by `before`'s order; what is new stays beside its
-/// neighbours among those that are named, as upstream has it.
+/// Interleaves named items, in their order, with the others by `before`'s order; a new item stays beside its neighbours among the
+/// named ones, as upstream.
 pub fn weave(named: Vec<Value>, others: Vec<Value>, before: &Index<'_>) -> Vec<Value> {
     let place = |item: &Value| before.find(item);
     let mut out = Vec::with_capacity(named.len() + others.len());

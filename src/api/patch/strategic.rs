@@ -1,4 +1,4 @@
-//! Strategic merge patch: lists of named things merge by their keys, and directives say what a plain merge cannot.
+//! Strategic merge patch: lists with merge keys are merged by item, and directives express what a plain merge cannot.
 //!
 //! <https://github.com/kubernetes/community/blob/master/contributors/devel/sig-api-machinery/strategic-merge-patch.md>
 
@@ -17,9 +17,9 @@ const RETAIN: &str = "$retainKeys";
 const DELETE_FROM: &str = "$deleteFromPrimitiveList/";
 const SET_ORDER: &str = "$setElementOrder/";
 
-/// How many bytes of items a patch may merge into that it has merged already: it may name one key again and again, and each
-/// time all of that item is gone through. As many as JSON patches may copy: a manifest that `kubectl apply` keeps as an
-/// annotation has a twelfth of it at most.
+/// The most bytes of items that a patch may merge into repeatedly: it may name one key many times, each of which processes the
+/// whole item. The same limit as for copies in JSON patches: a manifest kept as an annotation by `kubectl apply` has at most a
+/// twelfth of it.
 const MAX_MERGED_AGAIN: usize = 3 << 20;
 
 /// Applies a patch to an object of the schema.
@@ -31,7 +31,7 @@ pub fn merge(schema: &Struct, target: &Value, patch: &Value) -> Result<Value, St
 
 /// One patch being applied.
 struct Merge {
-    /// How many bytes it has merged into that it had merged already.
+    /// The bytes of items that it merged into repeatedly.
     again: usize,
 }
 
@@ -58,7 +58,7 @@ impl Merge {
         target.retain(|key, _| key.starts_with('$') || !patch.get(key).is_some_and(Value::is_null));
         for (key, value) in patch.iter().filter(|(key, value)| !key.starts_with('$') && !value.is_null()) {
             let field = schema.and_then(|s| s.field(key));
-            // What is merged keeps its place.
+            // Merged members keep their position.
             let before = target.get_mut(key).map(Value::take);
             let order = patch.get(&format!("{SET_ORDER}{key}"));
             let merged = match field {
@@ -67,7 +67,7 @@ impl Merge {
             };
             target.insert(key.clone(), merged);
         }
-        // An order may come alone, for a list whose items did not change.
+        // `$setElementOrder` may come alone, for a list whose items did not change.
         for (key, order) in patch {
             let Some(field) = key.strip_prefix(SET_ORDER).filter(|f| !patch.contains_key(*f)) else { continue };
             let of = schema.and_then(|s| s.field(field)).map(|f| &f.of);
@@ -136,7 +136,7 @@ impl Merge {
         Ok(Value::Array(in_order(merged, order.map_or(patch, as_list), &before, key)))
     }
 
-    /// The items of a list with a patch's: each is deleted, merged into the item with its key, or added.
+    /// Applies a patch to the items of a list: each patch item is deleted, merged by key, or added.
     fn items(&mut self, item: &Type, key: &str, before: &[Value], patch: &[Value]) -> Result<Vec<Value>, Status> {
         let mut merged: Vec<Option<Value>> = before.iter().cloned().map(Some).collect();
         let mut places: HashMap<&Value, Vec<usize>> = HashMap::with_capacity(before.len());
@@ -173,7 +173,7 @@ impl Merge {
         Ok(merged.into_iter().flatten().collect())
     }
 
-    /// Merges into an item that this patch has merged already.
+    /// Charges for merging repeatedly into an item.
     fn pay(&mut self, item: Option<&Value>) -> Result<(), Status> {
         self.again += item.map_or(0, length);
         match self.again > MAX_MERGED_AGAIN {
@@ -190,7 +190,7 @@ fn merge_key(of: &Type) -> Option<&'static str> {
     }
 }
 
-/// A patch that says an order has its own items in it.
+/// A list with `$setElementOrder` must only contain items of that order.
 fn check_order(patch: &[Value], order: &Value, key: &str) -> Result<(), Status> {
     let one = [key];
     let keys = Keys(if key.is_empty() { &[] } else { &one }, None);
@@ -210,13 +210,13 @@ fn as_list(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-/// `order` names the items by key (`[{name: a}, {name: b}]`), or lists plain values.
+/// `order` lists the items' keys (`[{name: a}, {name: b}]`), or plain values.
 fn in_order(merged: Vec<Value>, order: &[Value], before: &[Value], key: &str) -> Vec<Value> {
     let one = [key];
     arrange(merged, order, before, Keys(if key.is_empty() { &[] } else { &one }, None))
 }
 
-/// `$retainKeys`: what it does not name goes.
+/// `$retainKeys`: removes all other keys.
 fn retain(target: &mut Map<String, Value>, patch: &Map<String, Value>) -> Result<(), Status> {
     let Some(keys) = patch.get(RETAIN) else { return Ok(()) };
     let Some(keys) = keys.as_array() else {
@@ -246,7 +246,7 @@ fn unknown_directive(name: &str) -> Status {
     Status::bad_request(format!("unknown patch type: {name}"))
 }
 
-/// A patch as a value: without directives and nulls.
+/// A patch as a value, without directives and nulls.
 fn cleaned(patch: &Map<String, Value>) -> Map<String, Value> {
     let kept = patch.iter().filter(|(key, value)| !key.starts_with('$') && !value.is_null());
     kept.map(|(key, value)| (key.clone(), cleaned_value(value.clone()))).collect()

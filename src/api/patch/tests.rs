@@ -1,4 +1,4 @@
-//! Patches that name one thing again and again: none makes or costs much more than it and the object weigh.
+//! Patches that name one key many times: size and cost of the result are bounded by patch and object.
 
 use serde_json::{Value, json};
 
@@ -31,12 +31,12 @@ fn an_apply_copies_each_live_item_once_however_often_it_is_named() {
     let named = json!({"name": "c", "env": env(40, |_| json!({"name": "e"}))});
     let manifest = deployment((0..40).map(|_| named.clone()).collect());
     let merged = apply::merge(deployments(), &manifest, Some(&Object(live.clone()))).expect("a merge");
-    // The manifest stands there twice: as the annotation as well.
+    // The manifest is contained twice: also as the annotation.
     let (made, given) = (length(&merged.0), length(&live) + 3 * length(&manifest));
     assert!(made <= given, "{made} bytes are made of {given}");
 }
 
-/// The outcome of an apply to what an apply of `live` makes, or why it is refused.
+/// The result of applying to the result of applying `live`, or the refusal.
 fn applied(live: &Value, manifest: &Value) -> Result<Object, Status> {
     let kind = deployments();
     let decoded = |made: Object| -> Object { kind.decode(made.0, FieldValidation::Strict).expect("an object").0 };
@@ -55,7 +55,7 @@ fn containers_of_one_name_are_refused_by_an_apply() {
     assert!(why.message.contains("spec.template.spec.containers[1].name: Duplicate value: \"c\""), "{}", why.message);
 }
 
-/// Upstream lets an environment name a variable twice.
+/// Upstream allows duplicate variables in an environment.
 #[test]
 fn variables_of_one_name_stay_as_they_are_applied() {
     let of = |last: &str| {
@@ -79,7 +79,7 @@ fn an_apply_does_not_copy_what_is_nested_deep_for_each_level() {
     assert_eq!((inner["b"].as_str().map(str::len), &inner["c"]), (Some(1 << 20), &json!(1)));
 }
 
-/// The outcome of a strategic merge patch.
+/// The result of a strategic merge patch.
 fn patched(target: &Value, patch: &Value) -> Result<Value, Status> {
     strategic::merge(&deployments().schema(), target, patch)
 }
@@ -109,7 +109,7 @@ fn items_of_one_key_that_merge_into_much_are_refused() {
     }
 }
 
-/// Unlike keys cost nothing, however many: each item is gone through once.
+/// Any number of different keys is free: each item is processed once.
 #[test]
 fn items_of_one_key_merge_in_turn_and_others_are_free() {
     let list =
@@ -126,7 +126,7 @@ fn items_of_one_key_merge_in_turn_and_others_are_free() {
     assert_eq!(containers(&outcome.expect("a patch")), &expected);
 }
 
-/// Each pair would nest a hundred levels deeper, and whoever goes through a million levels has no stack for it.
+/// Each pair would nest a hundred levels deeper, and recursion over a million levels overflows the stack.
 #[test]
 fn operations_of_a_json_patch_nest_nothing_too_deep_meanwhile() {
     let nested = |levels: usize| (0..levels).fold(json!(1), |inner, _| json!({ "a": inner }));
@@ -140,7 +140,7 @@ fn operations_of_a_json_patch_nest_nothing_too_deep_meanwhile() {
     let patch: Vec<Value> = std::iter::once(first).chain(pairs).collect();
     let refused = super::operations::json(&json!({}), &json!(patch)).unwrap_err();
     assert!(refused.message.contains("nested more than 112 levels deep"), "{}", refused.message);
-    // As deep as may be, by each way.
+    // The maximum depth, by each operation.
     let at = |levels: usize| json!({ "a": nested(levels - 1) });
     for operation in [
         json!({"op": "add", "path": "/b/c", "value": nested(110)}),
@@ -157,7 +157,7 @@ fn operations_of_a_json_patch_nest_nothing_too_deep_meanwhile() {
         super::operations::json(&target, &json!([operation])).unwrap_err();
     }
     super::operations::json(&at(112), &json!([{"op": "replace", "path": "/a/a", "value": nested(111)}])).unwrap_err();
-    // What does not go deeper is not looked through each time.
+    // Values that do not get deeper are not checked each time.
     let turns = (0..2500).flat_map(|_| {
         [json!({"op": "move", "from": "/a/a", "path": "/b"}), json!({"op": "move", "from": "/b", "path": "/a/a"})]
     });

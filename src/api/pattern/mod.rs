@@ -1,4 +1,4 @@
-//! Regular expressions of manifests and schemas, in RE2's dialect: compiled once, bounded in size.
+//! Regular expressions in manifests and schemas, in RE2's dialect: compiled once, limited in size.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
@@ -7,51 +7,51 @@ use regex::Regex;
 
 mod re2;
 
-/// How many bytes a compiled expression may take: the smallest that is enough is what it counts for. What takes more is refused.
+/// The size limits for a compiled expression, in bytes: the smallest sufficient one is its accounted size. Larger ones are refused.
 const SIZES: [usize; 3] = [32 << 10, 256 << 10, 1 << 20];
-/// The same for one that an evaluation makes of values: it is compiled once, and given up where it takes more.
+/// The limit for one built from values during an evaluation: it is compiled once, and refused if it is larger.
 const MADE: usize = 64 << 10;
-/// What giving it up costs, in steps of an evaluation.
+/// The cost of such a refusal, in steps of an evaluation.
 const REFUSED: u64 = 10_000;
-/// What compiling the smallest costs.
+/// The minimum cost of compilation.
 const LEAST: u64 = 100;
-/// For how many bytes that it compiles to, and for how many characters whose other cases are looked for, it is one step.
+/// How many bytes of compiled size, and how many characters of case folding, cost one step.
 const BYTES_A_STEP: usize = 20;
 const FOLDED_A_STEP: u64 = 2;
-/// No longer expression compiles to what is allowed.
+/// A longer expression cannot compile within the limit.
 const LONGEST: usize = 64 << 10;
 const LONGEST_MADE: usize = 4 << 10;
-/// How many bytes those that are kept take; those that were made of values push no others out.
+/// The size of the cache; expressions built from values do not evict others.
 const KEPT: usize = 32 << 20;
 const KEPT_MADE: usize = 8 << 20;
 
-/// What an evaluation may pay for one expression that it makes: more where it has several sets in which cases do not count.
+/// The most that an evaluation may pay for one expression built from values: beyond the minimum if it has several case-insensitive
+/// sets.
 pub const DEAR: u64 = 100_000;
 
 static COMPILED: LazyLock<Mutex<Kept<Compiled>>> = LazyLock::new(Default::default);
 static OF_VALUES: LazyLock<Mutex<Kept<OfValues>>> = LazyLock::new(Default::default);
 
-/// Why an expression is refused, as Go words it.
+/// Why an expression is refused, in Go's words.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PatternError {
     #[error("error parsing regexp: the expression has more than {0} bytes")]
     TooLong(usize),
-    /// What is wrong, and the part of the expression that it is about.
+    /// What is wrong, and the relevant part of the expression.
     #[error("error parsing regexp: {why}: `{part}`")]
     Syntax { why: &'static str, part: String },
-    /// What it compiles to is larger than so many bytes.
+    /// Its compiled size exceeds this many bytes.
     #[error("error parsing regexp: Compiled regex exceeds size limit of {0} bytes.")]
     TooLarge(usize),
-    /// RE2 reads it, and the crate does not.
+    /// RE2 accepts it, but the crate does not.
     #[error("error parsing regexp: {0}")]
     Unsupported(#[source] regex::Error),
 }
 
-/// What compiling an expression came to.
+/// The result of compiling an expression.
 type Compiled = Result<Arc<Regex>, PatternError>;
 
-/// The same for one that was made of values, and what it costs: that goes by the expression alone, not by whether it was compiled
-/// before.
+/// The same for one built from values, with its cost, which depends only on the expression, not on the cache.
 #[derive(Clone)]
 struct OfValues {
     compiled: Compiled,
@@ -75,7 +75,7 @@ impl<T: Clone> Kept<T> {
         self.all.get(pattern).map(|(made, _)| made.clone())
     }
 
-    /// Beyond so many bytes those before it are forgotten.
+    /// Adds an entry; beyond `most` bytes the cache is emptied first.
     fn keep(&mut self, pattern: &str, made: T, bytes: usize, most: usize) {
         if self.bytes + bytes > most {
             *self = Kept::default();
@@ -91,13 +91,14 @@ fn locked<T>(kept: &Mutex<Kept<T>>) -> MutexGuard<'_, Kept<T>> {
     kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// The expression. The search takes linear time, whatever the expression.
+/// Compiles an expression. The search takes linear time for any expression.
 ///
 /// # Errors
-/// RE2 does not read it, or it is too large, as it is written or compiled.
+///
+/// RE2 does not accept it, or it is too long or too large.
 pub fn compiled(pattern: &str) -> Result<Arc<Regex>, PatternError> {
     let known = locked(&COMPILED).get(pattern);
-    // Others' are looked up meanwhile.
+    // Compiles without holding the lock.
     known.unwrap_or_else(|| {
         let (made, bytes) = build(pattern);
         locked(&COMPILED).keep(pattern, made.clone(), bytes, KEPT);
@@ -105,11 +106,12 @@ pub fn compiled(pattern: &str) -> Result<Arc<Regex>, PatternError> {
     })
 }
 
-/// The expression where it is made of values: whoever writes them need not be trusted with more than a small one. What compiling it
-/// takes is paid for with `pay`, for the most part before.
+/// Compiles an expression built from values, whose authors may only use small ones. The cost is charged with `pay`, mostly in
+/// advance.
 ///
 /// # Errors
-/// It could not be paid for; or else, as [`compiled`], within narrower bounds.
+///
+/// The charge failed; or as for [`compiled`], with lower limits.
 pub fn of_values<E>(pattern: &str, mut pay: impl FnMut(u64) -> Result<(), E>) -> Result<Compiled, E> {
     pay(LEAST + pattern.len() as u64 / 10)?;
     if pattern.len() > LONGEST_MADE {
@@ -122,7 +124,7 @@ pub fn of_values<E>(pattern: &str, mut pay: impl FnMut(u64) -> Result<(), E>) ->
         return Ok(compiled);
     }
     let (made, bytes) = match read(pattern) {
-        // What is wrong may quote all of it.
+        // The error may quote all of it.
         Err(why) => (OfValues { compiled: Err(why), before: 0, after: 0 }, 2 * pattern.len()),
         Ok(written) => {
             let before = written.folded / FOLDED_A_STEP;
@@ -142,7 +144,7 @@ pub fn of_values<E>(pattern: &str, mut pay: impl FnMut(u64) -> Result<(), E>) ->
     Ok(compiled)
 }
 
-/// What was compiled last of the same text; else it is compiled.
+/// The last compiled expression of the same text; otherwise compiles it.
 pub fn known(pattern: &str) -> Result<Arc<Regex>, PatternError> {
     let made = locked(&OF_VALUES).get(pattern).and_then(|made| made.compiled.ok());
     made.map_or_else(|| compiled(pattern), Ok)
@@ -152,7 +154,7 @@ fn read(pattern: &str) -> Result<re2::Rewritten, PatternError> {
     re2::rewritten(pattern).map_err(|re2::Wrong(why, part)| PatternError::Syntax { why, part: part.to_owned() })
 }
 
-/// What an expression of the crate's compiles to, in so many bytes.
+/// Compiles a crate expression within a size limit.
 fn within(written: &str, size: usize) -> Compiled {
     match regex::RegexBuilder::new(written).size_limit(size).dfa_size_limit(size).build() {
         Ok(regex) => Ok(Arc::new(regex)),
@@ -161,7 +163,7 @@ fn within(written: &str, size: usize) -> Compiled {
     }
 }
 
-/// With how many bytes it counts for.
+/// Also returns its accounted size.
 fn build(pattern: &str) -> (Compiled, usize) {
     let refused = |why: PatternError| {
         let bytes = pattern.len() + why.to_string().len();
@@ -189,7 +191,7 @@ fn build(pattern: &str) -> (Compiled, usize) {
 mod tests {
     use super::*;
 
-    /// What one that is made of values comes to, and what is paid for it.
+    /// The result for one built from values, and its charge.
     fn paid(pattern: &str) -> (Compiled, u64) {
         let mut sum = 0;
         let made = of_values(pattern, |cost| {
@@ -212,7 +214,7 @@ mod tests {
         assert_eq!(cost(r"\pL{1000}"), (false, REFUSED + 100));
         let large = cost(r"^[\pL\pN]+$");
         assert!(large.0 && large.1 > 1_000, "{large:?}");
-        // Before anything is tried.
+        // Before compilation.
         let (long, cost) = paid(&"a".repeat(LONGEST_MADE + 1));
         let why = long.unwrap_err();
         assert_eq!(why, PatternError::TooLong(LONGEST_MADE));
@@ -221,7 +223,7 @@ mod tests {
         assert_eq!(compiled(&"a".repeat(LONGEST + 1)).unwrap_err(), PatternError::TooLong(LONGEST));
     }
 
-    /// Nothing of what it compiles to shows how long that takes: each bracket is gone through character by character.
+    /// The compiled size does not show the time: case folding traverses each bracket character by character.
     #[test]
     fn letters_whose_cases_do_not_count_are_paid_for_before_they_are_looked_through() {
         let wide = |count: usize| format!("(?i){}", r"[\x{0}-\x{10FFFF}]".repeat(count));
@@ -253,7 +255,7 @@ mod tests {
         assert_eq!(why.to_string(), "error parsing regexp: Compiled regex exceeds size limit of 1048576 bytes.");
     }
 
-    /// What stands in a schema may be larger than what is made of values.
+    /// A schema's expression may be larger than one built from values.
     #[test]
     fn one_that_is_made_of_values_is_compiled_in_narrower_bounds() {
         let large = r"(\pL{8}){2}";

@@ -1,10 +1,9 @@
-//! RE2's dialect, which upstream's regular expressions are written in, in the words of the `regex` crate.
+//! Translates RE2's dialect, which upstream's regular expressions use, to the `regex` crate's.
 //!
-//! Both find the same things in linear time, but they do not read the same texts: `[^[\]]+`, `\Q..\E` and `a{,2}` are expressions
-//! of RE2 alone, `[a--b]`, `x{1001}` and `\u0041` of the other alone, and `\d`, `\w`, `\b` and `&&` mean something else. So an
-//! expression is read here as Go's package `regexp` reads it, refused in its words, and written anew piece by piece: a
-//! piece says itself what it means (`(?i:a)`), none depends on a flag before it.
-//! <https://github.com/google/re2/wiki/Syntax>
+//! Both match in linear time, but their syntax differs: `[^[\]]+`, `\Q..\E` and `a{,2}` are valid only in RE2, `[a--b]`, `x{1001}`
+//! and `\u0041` only in the crate, and `\d`, `\w`, `\b` and `&&` have different meanings. So an expression is parsed here like in
+//! Go's package `regexp`, with its error messages, and rewritten piece by piece: each piece is self-contained (`(?i:a)`), and does
+//! not depend on earlier flags. <https://github.com/google/re2/wiki/Syntax>
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -13,41 +12,41 @@ mod parts;
 
 use parts::{is_known, perl, range, times};
 
-/// As many times something may be repeated, repetitions within repetitions multiplied.
+/// The maximum of nested repetitions, multiplied.
 const MOST_REPEATS: u32 = 1000;
-/// How deep groups may lie in groups. (Go allows 1000; nobody who writes expressions comes near.)
+/// The maximum nesting of groups. (Go allows 1000; realistic expressions are far below.)
 const DEEPEST: usize = 200;
 
-/// Those in brackets of their own: `[:alpha:]`.
+/// Classes within brackets: `[:alpha:]`.
 const POSIX: &[&str] = &[
     "alnum", "alpha", "ascii", "blank", "cntrl", "digit", "graph", "lower", "print", "punct", "space", "upper", "word",
     "xdigit",
 ];
-/// No character from here on has cases.
+/// No character from here on has case variants.
 const CASELESS: u32 = 0x1E944;
-/// The most characters, of all brackets together, whose other cases are looked for: a quarter of a second.
+/// The most characters of all brackets together that are case-folded: a quarter of a second.
 const MOST_FOLDED: u64 = 32 * CASELESS as u64;
-/// What a category or a script takes when it is compiled, in bytes, and what other sets beyond ASCII do.
+/// The compiled size of a category or script, in bytes, and that of other sets beyond ASCII.
 const PROPERTY: usize = 20_000;
 const WIDE: usize = 2_000;
-/// What nothing matches.
+/// Matches nothing.
 const NOTHING: &str = r"[^\x00-\x{10FFFF}]";
 
-/// What is wrong with an expression: Go's words, and the part of it that they are about.
+/// What is wrong with an expression: Go's message, and the relevant part.
 #[derive(Debug, PartialEq)]
 pub struct Wrong<'a>(pub &'static str, pub &'a str);
 
-/// An expression as the `regex` crate reads it. Its groups capture nothing.
+/// An expression in the `regex` crate's syntax. Its groups do not capture.
 #[derive(Debug)]
 pub struct Rewritten {
     pub text: String,
-    /// Of how many characters the other cases are looked for, however small what it compiles to.
+    /// The number of case-folded characters, which costs time whatever the compiled size.
     pub folded: u64,
-    /// About how many bytes it compiles to at most.
+    /// The approximate maximum of its compiled size.
     pub bytes: usize,
 }
 
-/// The expression in the words of the `regex` crate.
+/// Translates an expression to the `regex` crate's syntax.
 pub fn rewritten(pattern: &str) -> Result<Rewritten, Wrong<'_>> {
     let mut reader =
         Reader { whole: pattern, rest: pattern, out: String::with_capacity(2 * pattern.len()), ..Reader::default() };
@@ -60,7 +59,7 @@ pub fn rewritten(pattern: &str) -> Result<Rewritten, Wrong<'_>> {
     Ok(Rewritten { text: reader.out, folded: reader.folded, bytes })
 }
 
-/// `(?imsU)`, as they are set where the reader is.
+/// The current flags `(?imsU)`.
 #[derive(Clone, Copy, Default)]
 struct Flags {
     folds: bool,
@@ -69,19 +68,19 @@ struct Flags {
     lazy: bool,
 }
 
-/// The last piece that was written, which an operator may repeat.
+/// The last written piece, which an operator may repeat.
 #[derive(Clone, Copy)]
 struct Atom {
-    /// Where it begins in what is written.
+    /// Its start in the output.
     at: usize,
-    /// How many times something in it is repeated at most.
+    /// The most repetitions of something within it.
     repeats: u32,
 }
 
-/// A group that is open.
+/// An open group.
 struct Group {
     at: usize,
-    /// What holds again behind it.
+    /// The flags after it.
     flags: Flags,
     repeats: u32,
 }
@@ -94,13 +93,13 @@ struct Reader<'a> {
     flags: Flags,
     groups: Vec<Group>,
     last: Option<Atom>,
-    /// The most repeats of an atom of the group that is open.
+    /// The most repetitions of an atom in the open group.
     repeats: u32,
-    /// The categories and scripts that were named, and what the other dialect calls each.
+    /// The categories and scripts that were used, with their names in the crate.
     properties: HashMap<String, &'static str>,
-    /// Of how many characters the other cases are looked for.
+    /// The number of case-folded characters.
     folded: u64,
-    /// What sets beyond ASCII take when they are compiled, in bytes.
+    /// The compiled size of sets beyond ASCII, in bytes.
     wide: usize,
 }
 
@@ -108,7 +107,7 @@ type Read<'a, T> = Result<T, Wrong<'a>>;
 
 impl<'a> Reader<'a> {
     fn read(&mut self) -> Read<'a, ()> {
-        // Where the last repetition began, if the one before this is one.
+        // Where the last repetition started, if another precedes this one.
         let mut stacked = None;
         while let Some(c) = self.rest.chars().next() {
             let before = self.rest;
@@ -154,7 +153,7 @@ impl<'a> Reader<'a> {
                             Some(most) => format!("{{{least},{most}}}"),
                             None => format!("{{{least},}}"),
                         };
-                        // What is never there counts as nothing, whatever is in it.
+                        // Something repeated 0 times counts as nothing, whatever its content.
                         let count = if most == Some(0) { 0 } else { most.unwrap_or(least).max(1) };
                         self.repeat(before, stacked, &written, count)?;
                         repeated = Some(before);
@@ -175,7 +174,7 @@ impl<'a> Reader<'a> {
         self.rest = &self.rest[bytes..];
     }
 
-    /// What was read since `before` was the rest.
+    /// The part that was read since `before`.
     fn since(&self, before: &'a str) -> &'a str {
         &before[..before.len() - self.rest.len()]
     }
@@ -206,7 +205,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A set of characters, by the members of a bracket.
+    /// Writes a set of characters, given the members of a bracket.
     fn set(&mut self, members: &str) {
         match self.flags.folds {
             true => self.atom(&format!("(?i:[{members}])")),
@@ -214,7 +213,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Notes that so many characters are among those of a bracket, which takes so many bytes for it.
+    /// Accounts for characters in a bracket, and their size in bytes.
     fn among(&mut self, characters: u32, bytes: usize) {
         self.wide = self.wide.saturating_add(bytes);
         if self.flags.folds {
@@ -240,7 +239,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Repeats the last atom. `before`: what was left when the operator began; `stacked`: the same of one right before it.
+    /// Repeats the last atom. `before`: the rest when the operator started; `stacked`: the same for an operator right before it.
     fn repeat(&mut self, before: &'a str, stacked: Option<&'a str>, operator: &str, times: u32) -> Read<'a, ()> {
         let reversed = self.rest.starts_with('?');
         if reversed {
@@ -261,7 +260,7 @@ impl<'a> Reader<'a> {
         }
         self.out.insert_str(atom.at, "(?:");
         let lazy = if reversed != self.flags.lazy { "?" } else { "" };
-        // In a group of its own, so that no operator after it is taken for a part of it.
+        // In a group of its own, so that it does not combine with a following operator.
         let _ = write!(self.out, "){operator}{lazy}");
         self.last = Some(Atom { repeats, ..atom });
         self.repeats = self.repeats.max(repeats);
@@ -338,7 +337,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// A class, up to its bracket.
+    /// A class, up to its closing bracket.
     fn class(&mut self) -> Read<'a, ()> {
         let whole = self.rest;
         self.take(1);
@@ -393,7 +392,7 @@ impl<'a> Reader<'a> {
         }
         self.take(1);
         match members.as_str() {
-            // Of surrogates alone, of which no text has one.
+            // Only surrogates, which no text contains.
             "" => self.atom(NOTHING),
             "^" => self.atom("(?s:.)"),
             _ => self.set(&members),
@@ -401,7 +400,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// One character of a class. Surrogates are numbers here, as they are to Go.
+    /// One character of a class. Surrogates are numbers here, as in Go.
     fn member(&mut self, whole: &'a str) -> Read<'a, u32> {
         if self.rest.starts_with('\\') {
             return self.code();
@@ -409,7 +408,7 @@ impl<'a> Reader<'a> {
         self.next().map(u32::from).ok_or(Wrong("missing closing ]", whole))
     }
 
-    /// An escaped character; `None`: one that no text has.
+    /// An escaped character; `None` for one that no text contains.
     fn character(&mut self) -> Read<'a, Option<char>> {
         self.code().map(char::from_u32)
     }
@@ -488,13 +487,13 @@ impl<'a> Reader<'a> {
         let name: String = name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect();
         let of = match self.properties.get(&name) {
             Some(of) => *of,
-            // The other names that the crate knows are of properties, which Go does not.
+            // The crate knows further names of properties, which Go does not.
             None => match ["", "gc=", "sc="].into_iter().find(|of| is_known(of, &name)) {
                 Some(of) => self.properties.entry(name.clone()).or_insert(of),
                 None => return wrong,
             },
         };
-        // The crate looks through a property range by range, and some are nearly everything.
+        // The crate processes a property range by range, and some contain nearly everything.
         let characters = if not || of.is_empty() { CASELESS } else { CASELESS / 8 };
         self.among(characters, PROPERTY);
         Ok(format!(r"\{}{{{of}{name}}}", if not { 'P' } else { 'p' }))

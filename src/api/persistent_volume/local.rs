@@ -1,41 +1,41 @@
-//! Volumes of the built-in provisioner, each a folder of one node: how they are named, and whose they are. The controller that
-//! provisions them, the server that shows them to their nodes, and the nodes read it here.
+//! Volumes of the built-in provisioner, each a directory on one node: their names and ownership. Shared by the controller that
+//! provisions them, the server that restricts access to them, and the nodes.
 
 use k8s_openapi::api::core::v1::{NodeSelectorTerm, PersistentVolume};
 
 use super::{PROVISIONED_BY, annotation};
 
-/// The provisioner, as a StorageClass names it.
+/// The provisioner's name in a StorageClass.
 pub const PROVISIONER: &str = "podwright.dev/local";
-/// The StorageClass that every cluster begins with.
+/// The initial StorageClass of every cluster.
 pub const CLASS_NAME: &str = "local";
 /// On a volume: its node has not removed the data yet.
 pub const FINALIZER: &str = "podwright.dev/local-volume";
-/// The label of a volume by which its node finds it.
+/// The volume's label with its node.
 pub const NODE: &str = "podwright.dev/node";
-/// The annotation by which a Node says that it keeps volumes, and in which folder.
+/// The annotation on a Node that keeps volumes, with their directory.
 pub const FOLDER: &str = "podwright.dev/local-volumes";
 
-/// What volumes' names begin with, as upstream's provisioners name them; then the claim's uid.
+/// The prefix of volumes' names, like upstream's provisioners'; followed by the claim's uid.
 const PREFIX: &str = "pvc-";
 /// The longest uid that becomes part of a name. Ours have 36 characters.
 const LONGEST_UID: usize = 63;
-/// The longest folder that a Node may say (PATH_MAX, with room for what is below it).
+/// The longest directory of a Node (PATH_MAX, with room for what is below it).
 const LONGEST_FOLDER: usize = 3072;
 
-/// The name of the volume of a claim. None: the uid is not of the server's making.
+/// The name of the volume for a claim. `None`: the server did not generate the uid.
 pub fn name(claim: &str) -> Option<String> {
     let name = format!("{PREFIX}{claim}");
     is_name(&name).then_some(name)
 }
 
-/// Whether a name is one of ours: it becomes a part of a path, so it has nothing but letters, digits and dashes.
+/// Whether a name is one of ours: it becomes part of a path, so it may only have letters, digits and dashes.
 pub fn is_name(name: &str) -> bool {
     let uid = name.strip_prefix(PREFIX).unwrap_or("");
     (1..=LONGEST_UID).contains(&uid.len()) && uid.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'))
 }
 
-/// Whether the provisioner has made a volume, and its node finds it. What only looks so is like any other volume.
+/// Whether the provisioner has created a volume, and its node finds it. Imitations are treated like any other volume.
 pub fn is_ours(volume: &PersistentVolume) -> bool {
     annotation(&volume.metadata, PROVISIONED_BY) == Some(PROVISIONER)
         && volume.metadata.name.as_deref().is_some_and(is_name)
@@ -43,7 +43,7 @@ pub fn is_ours(volume: &PersistentVolume) -> bool {
         && node(volume).is_some()
 }
 
-/// The node whose folder a volume is: the only one that reaches it, by its name, and the one that its label says.
+/// The node of a volume: the only one that reaches it, according to its name, and the one in its label.
 pub fn node(volume: &PersistentVolume) -> Option<&str> {
     let required = volume.spec.as_ref()?.node_affinity.as_ref()?.required.as_ref()?;
     let [NodeSelectorTerm { match_fields: Some(fields), .. }] = required.node_selector_terms.as_slice() else {
@@ -55,12 +55,12 @@ pub fn node(volume: &PersistentVolume) -> Option<&str> {
     (field.key == "metadata.name" && field.operator == "In" && label == node).then_some(node)
 }
 
-/// Where the data of a volume is below its node's folder.
+/// The directory of a volume's data below its node's directory.
 pub fn path(folder: &str, name: &str) -> String {
     format!("{}/{name}/data", folder.trim_end_matches('/'))
 }
 
-/// Whether a Node may say such a folder: it is shown in volumes, and read by nobody but people.
+/// Whether a Node may report such a directory: volumes show it, and only humans read it.
 pub fn is_folder(folder: &str) -> bool {
     folder.starts_with('/')
         && folder.len() <= LONGEST_FOLDER

@@ -1,4 +1,4 @@
-//! Which volume suits a claim, and which of several suits it best.
+//! Which volumes fit a claim, and which fits best.
 //!
 //! Upstream: `FindMatchingVolume` in `k8s.io/component-helpers/storage/volume`, and `checkVolumeSatisfyClaim`.
 
@@ -28,7 +28,7 @@ pub fn modes(volume: &PersistentVolume) -> &[String] {
     volume.spec.as_ref().and_then(|spec| spec.access_modes.as_deref()).unwrap_or_default()
 }
 
-/// Why a volume does not satisfy a claim that may name it.
+/// Why a volume does not satisfy a claim that names it.
 pub fn refusal(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<&'static str> {
     let wanted = claim.spec.as_ref().and_then(|spec| spec.access_modes.as_deref()).unwrap_or_default();
     match () {
@@ -57,20 +57,20 @@ fn is_ending(volume: &PersistentVolume) -> bool {
     volume.metadata.deletion_timestamp.is_some()
 }
 
-/// The volume that waits for a claim.
+/// The volume that is reserved for a claim.
 pub fn reserved<'a>(
     claim: &PersistentVolumeClaim,
     volumes: impl IntoIterator<Item = &'a Arc<PersistentVolume>>,
 ) -> Option<&'a Arc<PersistentVolume>> {
     volumes.into_iter().find(|volume| {
-        // Whoever reserved it has chosen its class.
+        // A user who reserved it has chosen its class.
         !is_ending(volume)
             && refers_to(volume, claim)
             && matches!(refusal(volume, claim), None | Some("storageClassName does not match"))
     })
 }
 
-/// Those of `volumes` that nobody has and that suit the claim.
+/// Those of `volumes` that are free and fit the claim.
 pub fn free<'a>(
     claim: &PersistentVolumeClaim,
     volumes: impl IntoIterator<Item = &'a Arc<PersistentVolume>>,
@@ -91,7 +91,7 @@ pub fn free<'a>(
     })
 }
 
-/// How little of a volume goes to waste: the smallest comes first, and of equals the first by name.
+/// The order of preference: the smallest first, among equals the first by name.
 pub fn waste(volume: &PersistentVolume) -> (Quantity, String) {
     (capacity(volume), volume.metadata.name.clone().unwrap_or_default())
 }

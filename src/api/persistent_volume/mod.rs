@@ -1,7 +1,7 @@
-//! What claims and volumes say of each other, as the binder, the scheduler and the node read it.
+//! Relations between claims and volumes, for the binder, the scheduler and the node.
 //!
-//! Upstream: `k8s.io/component-helpers/storage/{volume,ephemeral}`. The reference of a volume to its claim is what counts:
-//! whoever got it written has the volume.
+//! Upstream: `k8s.io/component-helpers/storage/{volume,ephemeral}`. A volume's reference to its claim is authoritative: the claim
+//! that is written there has the volume.
 
 pub mod local;
 pub mod matching;
@@ -16,16 +16,16 @@ use super::node_selector;
 /// On a claim: its binding is complete. On either: the binder, not a user, has chosen the other.
 pub const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 pub const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
-/// On a claim: where the scheduler has found a place for its first Pod, and a volume is to be made.
+/// On a claim: the node that the scheduler selected for its first Pod, where a volume must be provisioned.
 pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
-/// On a claim: which provisioner is asked for a volume; the older name first.
+/// On a claim: the requested provisioner; the older name first.
 pub const ASKED: [&str; 2] =
     ["volume.beta.kubernetes.io/storage-provisioner", "volume.kubernetes.io/storage-provisioner"];
-/// On a volume: who has made it, and will remove it.
+/// On a volume: the provisioner that created and will delete it.
 pub const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
-/// The provisioner of classes whose volumes nobody makes.
+/// The provisioner of classes without dynamic provisioning.
 pub const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
-/// How a class was named before there was a field.
+/// The annotation for the class before there was a field.
 pub const CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 
 fn annotation<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
@@ -36,12 +36,12 @@ pub fn claim_ref(volume: &PersistentVolume) -> Option<&ObjectReference> {
     volume.spec.as_ref()?.claim_ref.as_ref()
 }
 
-/// The uid in a reference; none as long as nobody has bound it.
+/// The uid in a reference; `None` until it is bound.
 pub fn uid(reference: &ObjectReference) -> Option<&str> {
     reference.uid.as_deref().filter(|uid| !uid.is_empty())
 }
 
-/// Whether a volume is, or may become, this claim's alone.
+/// Whether a volume is, or may become, exclusively this claim's.
 pub fn refers_to(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     claim_ref(volume).is_some_and(|to| {
         to.namespace == claim.metadata.namespace
@@ -50,7 +50,7 @@ pub fn refers_to(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bo
     })
 }
 
-/// The volume with its reference to the claim that `to` means; whether it was chosen just now is kept on it.
+/// The volume with a reference to the claim `to`, marked if the binder chose it just now.
 pub fn taken(volume: &PersistentVolume, mut to: ObjectReference) -> PersistentVolume {
     let mut taken = volume.clone();
     if claim_ref(volume).and_then(uid).is_none() {
@@ -68,7 +68,7 @@ pub fn volume_name(claim: &PersistentVolumeClaim) -> Option<&str> {
     claim.spec.as_ref()?.volume_name.as_deref().filter(|name| !name.is_empty())
 }
 
-/// Whether a claim and its volume have found each other, and both are told.
+/// Whether a claim and its volume refer to each other, and both are marked.
 pub fn is_fully_bound(claim: &PersistentVolumeClaim) -> bool {
     volume_name(claim).is_some() && annotation(&claim.metadata, BIND_COMPLETED).is_some()
 }
@@ -81,7 +81,7 @@ pub fn claim_phase(claim: &PersistentVolumeClaim) -> &str {
     claim.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
 }
 
-/// The class of a claim; "" is none.
+/// The class of a claim; "" for none.
 pub fn claim_class(claim: &PersistentVolumeClaim) -> &str {
     let spec = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref());
     annotation(&claim.metadata, CLASS).or(spec).unwrap_or_default()
@@ -92,7 +92,7 @@ pub fn volume_class(volume: &PersistentVolume) -> &str {
     annotation(&volume.metadata, CLASS).or(spec).unwrap_or_default()
 }
 
-/// Whether a node reaches a volume: its name, and how to look up its labels.
+/// Whether a node reaches a volume, given the node's name and a lookup of its labels.
 pub fn is_reachable<'a>(volume: &PersistentVolume, node: &str, label: impl Fn(&str) -> Option<&'a str>) -> bool {
     let affinity = volume.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref());
     let required = affinity.and_then(|affinity| affinity.required.as_ref());
@@ -103,11 +103,11 @@ pub fn is_reachable<'a>(volume: &PersistentVolume, node: &str, label: impl Fn(&s
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Used {
     pub name: String,
-    /// Made for this Pod, and to be its own.
+    /// Created for this Pod, which must own it.
     pub ephemeral: bool,
 }
 
-/// The claim that a volume of a Pod means, if it means one.
+/// The claim of a Pod's volume, if it has one.
 pub fn used(pod: &Pod, volume: &Volume) -> Option<Used> {
     if let Some(claim) = &volume.persistent_volume_claim {
         return Some(Used { name: claim.claim_name.clone(), ephemeral: false });
@@ -123,7 +123,7 @@ pub fn all_used(pod: &Pod) -> Vec<Used> {
     volumes.filter_map(|volume| used(pod, volume)).collect()
 }
 
-/// The claim that an ephemeral volume's name means was made for something else. Both as `namespace/name`.
+/// The claim with an ephemeral volume's name was created for something else. Both as `namespace/name`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("PVC {claim} was not created for pod {pod} (pod is not owner)")]
 pub struct NotOwner {
@@ -131,7 +131,7 @@ pub struct NotOwner {
     pub pod: String,
 }
 
-/// Fails where the claim of an ephemeral volume is not the Pod's own.
+/// Fails if the claim of an ephemeral volume is not owned by the Pod.
 pub fn is_own(pod: &Pod, claim: &PersistentVolumeClaim) -> Result<(), NotOwner> {
     let mut owners = claim.metadata.owner_references.iter().flatten();
     let mine = owners.any(|owner| owner.controller == Some(true) && Some(&owner.uid) == pod.metadata.uid.as_ref());

@@ -1,4 +1,4 @@
-//! Type checking of admission policies: what their expressions get wrong about the kinds that they are for.
+//! Type-checks admission policies: errors in their expressions for the kinds that they match.
 //! <https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/#type-checking>
 
 use std::fmt;
@@ -13,10 +13,10 @@ use crate::schema::{self, Struct};
 use crate::structural::{Schema, compile};
 use crate::{Kind, kinds};
 
-/// No more kinds are checked than this; upstream's limit.
+/// The most kinds that are checked; upstream's limit.
 const MOST_KINDS: usize = 10;
 
-/// A struct of a kind's schema, as expressions see it.
+/// A struct in a kind's schema, as a type of expressions.
 struct Shape(Arc<Struct>);
 
 impl fmt::Debug for Shape {
@@ -44,7 +44,7 @@ fn type_of(of: &schema::Type) -> Type {
         schema::Type::Map(of) => Type::Map(Arc::new(Type::String), Arc::new(type_of(of))),
         schema::Type::List(list) => Type::list(type_of(&list.item)),
         schema::Type::Struct(fields) => object(fields.clone()),
-        // A text that many read as a time; one or the other; anything.
+        // A string that many treat as a time; either type; any type.
         schema::Type::Time { .. } | schema::Type::IntOrString | schema::Type::Any | schema::Type::Unknown => Type::Dyn,
     }
 }
@@ -53,7 +53,7 @@ fn object(fields: Arc<Struct>) -> Type {
     Type::Object(Arc::new(Shape(fields)))
 }
 
-/// A version of a kind that a CustomResourceDefinition defines.
+/// A version of a custom resource.
 pub struct Custom {
     pub group: String,
     pub version: String,
@@ -63,7 +63,7 @@ pub struct Custom {
     pub schema: Json,
 }
 
-/// A kind that a policy may be about.
+/// A kind that a policy may match.
 struct Subject {
     api_version: String,
     kind: String,
@@ -99,8 +99,7 @@ fn subjects(spec: &Json, custom: &[Custom]) -> Vec<Subject> {
     found
 }
 
-/// For each expression that is wrong about a kind: its field, and what is wrong. `custom` are the kinds that there are beside
-/// the table's.
+/// For each expression with a type error: its field, and the error. `custom` are the kinds in addition to the table's.
 pub fn type_check(spec: &Json, custom: &[Custom]) -> Vec<(String, String)> {
     let param = &spec["paramKind"];
     let (api_version, kind) = (param["apiVersion"].as_str().unwrap_or(""), param["kind"].as_str().unwrap_or(""));

@@ -1,8 +1,8 @@
-//! Objects in protobuf, as client-go's typed clients send them, turned into JSON by the kinds' schemas.
+//! Objects in protobuf, as client-go's typed clients send them, converted to JSON with the kinds' schemas.
 //!
-//! The schemas know names and types; `numbers.txt` knows which number a field has on the wire. Go writes every plain field,
-//! set or not: an empty text, a 0 and a false are dropped where they say nothing, as Go's JSON leaves them out.
-//! CustomResourceDefinitions and custom resources come as JSON or YAML alone.
+//! The schemas have names and types; `numbers.txt` has the field numbers. Go encodes every plain field, set or not: an empty
+//! string, a 0 and a false are dropped where they mean nothing, as in Go's JSON. CustomResourceDefinitions and custom resources are
+//! JSON or YAML only.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -24,7 +24,7 @@ pub use write::Writer;
 
 pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
 
-/// Why a body holds no object.
+/// Why a body contains no object.
 #[derive(Debug, thiserror::Error)]
 pub enum ProtobufError {
     #[error("the body does not begin with the protobuf prefix")]
@@ -33,14 +33,14 @@ pub enum ProtobufError {
     Wire(#[from] WireError),
     #[error("no kind {kind:?} in version {api_version:?}")]
     UnknownKind { api_version: String, kind: String },
-    /// It comes as JSON or YAML alone.
+    /// This kind is JSON or YAML only.
     #[error("{0} is not known in protobuf")]
     NoNumbers(String),
     #[error("messages are nested too deep")]
     TooDeep,
     #[error("a list of lists")]
     ListOfLists,
-    /// What is JSON within it is none.
+    /// Embedded JSON is invalid.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
     #[error(transparent)]
@@ -49,14 +49,14 @@ pub enum ProtobufError {
     Time(#[from] jiff::Error),
 }
 
-/// What every body begins with.
+/// The prefix of every body.
 const MAGIC: &[u8] = b"k8s\0";
-/// Deeper than any object is.
+/// The maximum nesting, deeper than any object.
 const DEEPEST: usize = 64;
 
-/// Field numbers by package and type. A package's name stands on a line of its own (`core/v1`), its types below: the type,
-/// then its fields, numbered from 1. `@7`: the next field's number. `name?`: it may be unset, so that 0 is a value. `+Type`:
-/// that type's fields are the type's own in JSON.
+/// Field numbers by package and type. A package has a line of its own (`core/v1`), followed by its types: the type, then its
+/// fields, numbered from 1. `@7`: the next field's number. `name?`: it may be unset, so 0 is a value. `+Type`: that type's fields
+/// are inlined in JSON.
 static NUMBERS: LazyLock<HashMap<(&str, &str), Vec<(u32, Entry)>>> = LazyLock::new(|| {
     let mut all = HashMap::new();
     let mut package = "";
@@ -91,7 +91,7 @@ fn numbered(fields: &'static str) -> Vec<(u32, Entry)> {
     all
 }
 
-/// The bodies of subresources and deletes, which are no kinds of their own.
+/// Bodies of subresources and deletes without kinds of their own.
 static OTHERS: &[(&str, &str)] = &[
     ("Binding", k8s_openapi::api::core::v1::Binding::NAME),
     ("DeleteOptions", k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions::NAME),
@@ -105,10 +105,11 @@ fn schema_of(api_version: &str, kind: &str) -> Option<Arc<Struct>> {
     kinds::of(api_version, kind).map(|kind| kind.schema()).or_else(other)
 }
 
-/// The object that a body holds, as JSON.
+/// Decodes the object in a body to JSON.
 ///
 /// # Errors
-/// It is no protobuf, of a kind that does not come as such, of other types than its schema's, or nested too deeply.
+///
+/// It is not protobuf, of a kind without protobuf, has types that differ from its schema's, or is nested too deeply.
 pub fn decode(body: &[u8]) -> Result<Value, ProtobufError> {
     let envelope = body.strip_prefix(MAGIC).ok_or(ProtobufError::Prefix)?;
     let (mut type_meta, mut raw, mut content_type) = (&[][..], &[][..], String::new());
@@ -143,7 +144,7 @@ pub fn decode(body: &[u8]) -> Result<Value, ProtobufError> {
     Ok(object.into())
 }
 
-/// Adds a message's fields to `out`, which is a value of `schema`; `of` is the type whose numbers they have.
+/// Adds a message's fields to `out`, a value of `schema`; `of` is the type whose numbers apply.
 fn message(
     schema: &Struct,
     of: &str,
@@ -158,7 +159,7 @@ fn message(
     let numbers = NUMBERS.get(&key).ok_or_else(|| ProtobufError::NoNumbers(of.to_owned()))?;
     let mut reader = Reader(raw);
     while let Some((number, value)) = reader.next()? {
-        // Fields that a newer client knows are left out, as unknown fields of JSON may be.
+        // Fields of newer clients are dropped, as unknown JSON fields may be.
         let Some((_, entry)) = numbers.iter().find(|(n, _)| *n == number) else { continue };
         if entry.inline {
             message(schema, entry.name, value.bytes()?, out, depth + 1)?;
@@ -199,7 +200,7 @@ fn is_zero(value: &Value) -> bool {
     }
 }
 
-/// One item of a list, or several numbers packed.
+/// One item of a list, or several packed numbers.
 fn repeated(of: &Type, value: Wire<'_>, items: &mut Vec<Value>, depth: usize) -> Result<(), ProtobufError> {
     if let (Type::Integer { .. } | Type::Boolean, Wire::Bytes(packed)) = (of, value) {
         let mut reader = Reader(packed);
@@ -219,7 +220,7 @@ fn map_entry(of: &Type, raw: &[u8], entries: &mut Map<String, Value>, depth: usi
     while let Some((number, value)) = reader.next()? {
         match (number, of) {
             (1, _) => key = value.text()?,
-            // A list in a map is a message around it.
+            // A list in a map is wrapped in a message.
             (2, Type::List(list)) => {
                 let mut items = Vec::new();
                 let mut reader = Reader(value.bytes()?);
@@ -236,7 +237,7 @@ fn map_entry(of: &Type, raw: &[u8], entries: &mut Map<String, Value>, depth: usi
     Ok(())
 }
 
-/// One value; null for what Go writes as an unset time.
+/// One value; null for Go's unset time.
 fn single(of: &Type, value: Wire<'_>, depth: usize) -> Result<Value, ProtobufError> {
     Ok(match of {
         Type::String => value.text()?.into(),
@@ -263,7 +264,7 @@ fn single(of: &Type, value: Wire<'_>, depth: usize) -> Result<Value, ProtobufErr
     })
 }
 
-/// The first field of a message that has but one.
+/// The first field of a message with a single field.
 fn bytes_in(raw: &[u8]) -> Result<&[u8], WireError> {
     let mut found = &[][..];
     let mut reader = Reader(raw);
@@ -317,11 +318,11 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// Every field of the table is a field of its type.
+    /// Every field in the table belongs to its type.
     #[test]
     fn the_numbers_are_of_fields_that_there_are() {
         let mut seen = std::collections::HashSet::new();
-        // What can only be read is never received.
+        // Read-only kinds are never received.
         for kind in kinds::KINDS.iter().filter(|kind| kind.verbs.contains(&crate::Verb::Create)) {
             check(&kind.schema(), &kind.schema().name, &mut seen);
         }
@@ -336,7 +337,7 @@ mod tests {
             return;
         }
         let Some(numbers) = NUMBERS.get(&(schema.package.as_str(), of)) else {
-            // Schemas of schemas have unions, which are messages of their own: CRDs come as JSON or YAML.
+            // Schemas of schemas have unions, which are separate messages: CRDs are JSON or YAML only.
             assert_eq!(schema.package, "apiextensions/v1", "{of} has no numbers");
             return;
         };
@@ -408,7 +409,7 @@ mod tests {
         says(&why, "no kind \"Pot\" in version \"v1\"");
         let why = body(b"apiextensions.k8s.io/v1", b"CustomResourceDefinition", &[]);
         assert!(matches!(why, ProtobufError::NoNumbers(_)), "{why:?}");
-        // Its metadata are longer than what is left; they are a number.
+        // The metadata's length exceeds the input; the metadata are a number.
         let why = pod(&[1 << 3 | 2, 9]);
         assert!(matches!(why, ProtobufError::Wire(WireError::Cut)), "{why:?}");
         says(&why, "the message ends too early");

@@ -1,6 +1,6 @@
-//! The protobuf wire format: numbered fields, one after the other.
+//! The protobuf wire format: a sequence of numbered fields.
 
-/// Why bytes are no message.
+/// Why bytes are not a message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     #[error("a field number that is none")]
@@ -13,7 +13,7 @@ pub enum WireError {
     LongNumber,
     #[error("the message ends too early")]
     Cut,
-    /// A field is of another type than its schema says: what came instead.
+    /// A field has a type other than in its schema: the actual one.
     #[error("bytes are expected, not {0}")]
     NotBytes(String),
     #[error("a number is expected, not bytes")]
@@ -22,10 +22,10 @@ pub enum WireError {
     NotUtf8,
 }
 
-/// What is left of a message.
+/// The rest of a message.
 pub struct Reader<'a>(pub &'a [u8]);
 
-/// One field's value, as far as the wire tells its type.
+/// One field's value, as far as its wire type is known.
 #[derive(Clone, Copy, Debug)]
 pub enum Wire<'a> {
     Varint(u64),
@@ -91,7 +91,7 @@ impl<'a> Wire<'a> {
     pub fn text(self) -> Result<String, WireError> {
         String::from_utf8(self.bytes()?.to_vec()).map_err(|_| WireError::NotUtf8)
     }
-    /// A signed number: negative ones are sent as their two's complement.
+    /// A signed number: negative ones are encoded in two's complement.
     pub fn number(self) -> Result<i64, WireError> {
         match self {
             Wire::Varint(n) | Wire::Fixed64(n) => Ok(n as i64),

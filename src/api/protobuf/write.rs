@@ -1,6 +1,6 @@
 //! Writes the protobuf wire format.
 
-/// A message that is being written. A field whose value is the default is left out, as protobuf 3 has it.
+/// A message being written. Fields with the default value are omitted, as in protobuf 3.
 #[derive(Default)]
 pub struct Writer(Vec<u8>);
 
@@ -21,7 +21,7 @@ impl Writer {
         }
     }
 
-    /// Texts and bytes; an empty one is told too, as one of a list.
+    /// Strings and bytes; empty ones are written too, as they may be list items.
     pub fn bytes(&mut self, field: u32, value: &[u8]) {
         self.number((u64::from(field) << 3) | 2);
         self.number(value.len() as u64);
@@ -32,14 +32,14 @@ impl Writer {
         self.bytes(field, &message.0);
     }
 
-    /// A list of numbers in one.
+    /// A packed list of numbers.
     pub fn packed(&mut self, field: u32, values: impl IntoIterator<Item = u64>) {
         let mut packed = Writer::default();
         values.into_iter().for_each(|value| packed.number(value));
         self.message(field, &packed);
     }
 
-    /// What another one holds, as fields of this one.
+    /// Appends the fields of another message.
     pub fn append(&mut self, other: Writer) {
         self.0.extend(other.0);
     }

@@ -1,4 +1,4 @@
-//! JSON schema to the compact tree.
+//! Compiles JSON schemas to the compact tree.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -7,18 +7,18 @@ use serde_json::Value;
 
 use super::{Field, List, Struct, Type, definitions, merge_keys};
 
-/// What a compilation adds to.
+/// The state of a compilation.
 struct Compiler<'a> {
     done: &'a mut HashMap<String, Arc<Struct>>,
 }
 
-/// Compiles the definition of `name` and all that it refers to.
+/// Compiles the definition of `name` and everything that it refers to.
 pub fn root(done: &mut HashMap<String, Arc<Struct>>, name: &str) -> Arc<Struct> {
     Compiler { done }.define(name, &definitions::get(name).unwrap_or_default())
 }
 
 impl Compiler<'_> {
-    /// A named struct. It is entered before its fields are compiled, so that it may refer to itself.
+    /// A named struct. It is registered before its fields are compiled, as it may be recursive.
     fn define(&mut self, name: &str, schema: &Value) -> Arc<Struct> {
         let short = name.rsplit('.').next().unwrap_or(name).to_owned();
         let package = name.rsplit('.').nth(1).unwrap_or("");
@@ -31,7 +31,7 @@ impl Compiler<'_> {
             fields.push((field.as_str().into(), self.field(&it.name, field, schema)));
         }
         fields.sort_by(|a, b| a.0.cmp(&b.0));
-        // The one place that sets it, on a struct made above.
+        // Set only here, on a struct created above.
         let _ = it.fields.set(fields.into());
         it
     }
@@ -49,7 +49,7 @@ impl Compiler<'_> {
         if let Some(name) = definitions::referred(schema) {
             return self.named(name);
         }
-        // A reference with a description of its own comes wrapped.
+        // A reference with a description is wrapped.
         if let Some([one]) = schema["allOf"].as_array().map(Vec::as_slice) {
             return self.compile(one);
         }

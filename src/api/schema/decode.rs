@@ -1,4 +1,4 @@
-//! Strict decoding: a JSON tree checked against a kind's schema, brought into the form that upstream would write.
+//! Strict decoding: checks a JSON tree against a kind's schema, and normalizes it to upstream's form.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -14,12 +14,12 @@ use crate::structural::{
 use crate::validation::{Errors, MAX_MESSAGE};
 use crate::{Kind, Object, Status, field_path, kinds, quantity::Quantity};
 
-/// Why something is no object of its kind.
+/// Why something is not an object of its kind.
 #[derive(Debug)]
 pub enum Refusal {
-    /// It says to be another.
+    /// It has another kind or version.
     Other(Status),
-    /// What is in it: as Go's JSON says it, and as its converter of maps does.
+    /// Its content: in the words of Go's JSON decoder, and of upstream's map converter.
     Unfit { json: String, restored: String },
 }
 
@@ -28,7 +28,7 @@ impl Refusal {
         Refusal::Unfit { restored: why.clone(), json: why }
     }
 
-    /// The answer to who has sent it.
+    /// The error for a sent object.
     pub fn status(self, kind: &Kind) -> Status {
         match self {
             Refusal::Other(status) => status,
@@ -36,7 +36,7 @@ impl Refusal {
         }
     }
 
-    /// The answer to who has made it by a patch, of which `shown` is told.
+    /// The error for the result of a patch, of which `shown` is quoted.
     pub fn of_patch(self, is_strategic: bool, shown: &str) -> Status {
         let why = match self {
             Refusal::Other(status) => return status,
@@ -53,25 +53,25 @@ impl Refusal {
     }
 }
 
-/// How much is shown of a patch that does not fit, in bytes.
+/// How much of a patch is quoted, in bytes.
 const MAX_SHOWN: usize = MAX_MESSAGE / 2;
 
 type Decoded = Result<(Object, Vec<String>), Refusal>;
 
 impl Kind {
-    /// Takes out of an object of this kind what is null and so absent. (What null means in a custom resource its schema says.)
+    /// Removes nulls, which mean absence, from an object of this kind. (In a custom resource its schema defines null's meaning.)
     pub fn drop_nulls(&self, object: &mut Object) {
         if let (None, Value::Object(map)) = (self.custom(), &mut object.0) {
             without_nulls(&self.schema(), map);
         }
     }
 
-    /// Turns received JSON into an object of this kind: field types checked, nulls dropped, unknown fields refused
-    /// (Strict), or dropped and reported as warnings (Warn), or dropped (Ignore).
+    /// Decodes JSON to an object of this kind: checks field types, drops nulls, and refuses unknown fields (Strict), or drops and
+    /// reports them as warnings (Warn), or drops them (Ignore).
     pub fn decode(&self, value: Value, validation: FieldValidation) -> Result<(Object, Vec<String>), Status> {
         self.try_decode(value, validation).map_err(|why| why.status(self))
     }
-    /// The same, for who words the error himself.
+    /// The same, for callers that word the error themselves.
     pub fn try_decode(&self, value: Value, validation: FieldValidation) -> Result<(Object, Vec<String>), Refusal> {
         object(self, value, validation)
     }
@@ -99,8 +99,8 @@ fn object(kind: &Kind, value: Value, validation: FieldValidation) -> Decoded {
     }
 }
 
-/// Takes out the lists, maps and structs that are null: to upstream they are absent, and it writes none. What is received has none
-/// since it was decoded; this is for what the server's own steps leave behind.
+/// Removes null lists, maps and structs: for upstream they are absent, and it never writes them. Decoded objects have none; this is
+/// for the results of the server's own steps.
 fn without_nulls(of: &Struct, map: &mut Map<String, Value>) {
     let is_absent = |name: &str, value: &Value| {
         let held = |of: &Type| matches!(of, Type::List(_) | Type::Map(_) | Type::Struct(_));
@@ -129,7 +129,7 @@ fn cannot_be_handled(kind: &Kind, given: &str, version: &str, why: &str) -> Stat
     Status::bad_request(format!("{given} in version \"{version}\" cannot be handled as a {}: {why}", kind.kind))
 }
 
-/// `apiVersion` and `kind` may be left out, but must not be another kind's.
+/// `apiVersion` and `kind` may be missing, but must not be another kind's.
 fn type_meta(kind: &Kind, map: &mut Map<String, Value>) -> Result<(), Status> {
     let api_version = kind.api_version();
     for (field, what, expected) in [("kind", "kind", kind.kind), ("apiVersion", "API version", api_version.as_str())] {
@@ -143,7 +143,7 @@ fn type_meta(kind: &Kind, map: &mut Map<String, Value>) -> Result<(), Status> {
                     "the {what} in the data ({s}) does not match the expected {what} ({expected})"
                 )));
             }
-            // Any other type of value is refused by the schema.
+            // The schema refuses any other type of value.
             Some(_) => continue,
         }
         map.shift_remove(field);
@@ -152,7 +152,7 @@ fn type_meta(kind: &Kind, map: &mut Map<String, Value>) -> Result<(), Status> {
     Ok(())
 }
 
-/// What is told of an object that says to be of another kind, or of another version.
+/// The error for an object of another kind or version.
 fn of_another(kind: &Kind, map: &Map<String, Value>) -> Status {
     let given = |field: &str, own: String| match map.get(field).and_then(Value::as_str).unwrap_or("") {
         "" => own,
@@ -176,7 +176,7 @@ fn of_another(kind: &Kind, map: &Map<String, Value>) -> Status {
     }
 }
 
-/// Upstream's Go package of a group's own types.
+/// Upstream's Go package of a group's types.
 fn package(kind: &Kind) -> &'static str {
     match kind.group {
         "" | "events.k8s.io" => "core",
@@ -192,7 +192,7 @@ pub(crate) enum Step<'a> {
     Key(&'a str),
 }
 
-/// Where a walk is: a step, and the place it leads on from. Spelled out only when something is wrong there.
+/// The path of a traversal: a step, and its parent. Only formatted for errors.
 pub(crate) struct PathNode<'a> {
     up: Option<&'a PathNode<'a>>,
     step: Step<'a>,
@@ -205,7 +205,7 @@ impl<'a> PathNode<'a> {
         PathNode { up: Some(self), step }
     }
 
-    /// The steps from the root to here.
+    /// The steps from the root.
     fn steps(&self) -> Vec<Step<'_>> {
         let mut steps: Vec<Step<'_>> = std::iter::successors(Some(self), |place| place.up).map(|p| p.step).collect();
         steps.reverse();
@@ -221,7 +221,7 @@ impl<'a> PathNode<'a> {
         })
     }
 
-    /// Upstream's (that is, Go's) wording; the field's path has no indexes there.
+    /// Upstream's (Go's) wording; its field paths have no indexes.
     fn mismatch(&self, parent: &str, of: &Type, got: &str) -> Refusal {
         let fields: Vec<&str> =
             self.steps().iter().filter_map(|s| if let Step::Field(f) = s { Some(*f) } else { None }).collect();
@@ -233,14 +233,14 @@ impl<'a> PathNode<'a> {
     }
 }
 
-/// A walk over a tree: the unknown fields it has met (and dropped).
+/// A traversal; collects the unknown fields (and drops them).
 struct Walk {
     unknown: Vec<String>,
 }
 
 impl Walk {
-    /// A custom resource: its metadata, and that of objects within it, is every object's; of the rest only the unknown
-    /// fields are looked at here, the types later, by validation.
+    /// A custom resource: its metadata, and that of embedded objects, has the common schema; otherwise only unknown fields are
+    /// checked here, and types later by validation.
     fn custom(&mut self, schema: &structural::Schema, map: &mut Map<String, Value>) -> Result<(), Refusal> {
         let metadata = metadata();
         let mut object = Value::Object(std::mem::take(map));
@@ -283,19 +283,19 @@ impl Walk {
             }
             self.value(&field.of, &schema.name, value, &here)?;
         }
-        // All at once: taking one out moves those behind it.
+        // All at once: removing each would shift the rest.
         if !drop.is_empty() {
             map.retain(|name, _| !drop.contains(name));
         }
         Ok(())
     }
 
-    /// Checks and normalises one value; `parent` is the name of the struct that holds it.
+    /// Checks and normalizes one value; `parent` is the name of the enclosing struct.
     fn value(&mut self, of: &Type, parent: &str, value: &mut Value, at: &PathNode<'_>) -> Result<(), Refusal> {
         match (of, &mut *value) {
             (Type::Any | Type::Unknown, _) => Ok(()),
             (_, Value::Null) => {
-                // Inside a list or a map a null is the zero value.
+                // Within a list or a map null is the zero value.
                 *value = zero(of);
                 Ok(())
             }
@@ -345,7 +345,7 @@ impl Walk {
                 Ok(())
             }
             (Type::Time { micro }, Value::String(s)) => {
-                /// The first second that four digits can name: the form has no others.
+                /// The first second representable with a four-digit year, which the format requires.
                 const YEAR_0: i64 = -62_167_219_200;
                 let parsed = s.parse().ok().filter(|time: &jiff::Timestamp| time.as_second() >= YEAR_0);
                 let time = parsed.ok_or_else(|| {
@@ -363,7 +363,7 @@ impl Walk {
     }
 }
 
-/// Upstream's form of a time: seconds (or exactly six digits of them), UTC.
+/// Upstream's time format: seconds (or exactly six decimals), UTC.
 pub fn format_time(time: jiff::Timestamp, micro: bool) -> String {
     if micro {
         time.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
@@ -372,14 +372,14 @@ pub fn format_time(time: jiff::Timestamp, micro: bool) -> String {
     }
 }
 
-/// An integer within `bits`; YAML may have written it as a whole float.
+/// An integer within `bits`; YAML may write it as a whole float.
 fn integer(n: &serde_json::Number, bits: u8) -> Option<i64> {
     let whole = |f: f64| (f.fract() == 0.0 && f.abs() < 9e15).then_some(f as i64);
     let i = n.as_i64().or_else(|| n.as_f64().filter(|_| n.is_f64()).and_then(whole))?;
     (bits == 64 || i32::try_from(i).is_ok()).then_some(i)
 }
 
-/// Where Go's decoder stops.
+/// The offset of Go's decoding error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("illegal base64 data at input byte {0}")]
 struct IllegalBase64(usize);
@@ -409,7 +409,7 @@ fn zero(of: &Type) -> Value {
     }
 }
 
-/// What Go's decoder calls the value.
+/// The type of a value in Go's decoder.
 pub fn go_value(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

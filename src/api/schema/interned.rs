@@ -1,7 +1,7 @@
-//! Names that live as long as the process: what a kind that is defined at run time has in common with the built-in rows.
+//! Names with static lifetime: shared by kinds defined at run time and the built-in rows.
 //!
-//! Each distinct name is kept once, so what this holds is bounded by the names that were ever used; who makes rows looks at
-//! [`held`] before, and makes no more beyond a bound.
+//! Each distinct name is kept once, so this is bounded by the names ever used; code that creates rows checks [`held`] first, and
+//! stops at a limit.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ static STRINGS: LazyLock<Mutex<HashSet<&'static str>>> = LazyLock::new(Default::
 static LISTS: LazyLock<Mutex<HashSet<&'static [&'static str]>>> = LazyLock::new(Default::default);
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
-/// How many bytes are kept for good.
+/// How many bytes are interned.
 pub fn held() -> usize {
     HELD.load(Ordering::Relaxed)
 }

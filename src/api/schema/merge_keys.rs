@@ -1,5 +1,4 @@
-//! How values merge: upstream's `patchStrategy`, `patchMergeKey`, `listType`, `listMapKey` and `mapType`, which k8s-openapi
-//! leaves out.
+//! Merge rules: upstream's `patchStrategy`, `patchMergeKey`, `listType`, `listMapKey` and `mapType`, which k8s-openapi leaves out.
 
 use super::ListKind;
 use super::Topology::{self, Atomic, Map, Set};
@@ -22,13 +21,13 @@ pub fn of(parent: &str, field: &str) -> Rule {
     Rule { list, retain_keys: is_in(RETAIN), replace: is_in(REPLACE), atomic: is_in(ATOMIC) }
 }
 
-/// Whether server-side apply takes all values of a struct as one.
+/// Whether server-side apply treats a struct as a single value.
 pub fn is_atomic(name: &str) -> bool {
     ATOMIC_TYPES.binary_search(&name).is_ok()
 }
 
-/// Struct, field, the key of a strategic merge ("": merged as a set of plain values; `None`: replaced), and what the list
-/// is to server-side apply. Sorted.
+/// Struct, field, the key for strategic merge ("": merged as a set of plain values; `None`: replaced), and the list type for
+/// server-side apply. Sorted.
 #[rustfmt::skip]
 const LISTS: &[(&str, &str, Option<&str>, Topology)] = &[
     ("APIServiceStatus", "conditions", Some("type"), Map(&["type"])),
@@ -114,10 +113,10 @@ const RETAIN: &[(&str, &str)] = &[
     ("PodStatus", "resourceClaimStatuses"),
 ];
 
-/// `patchStrategy: replace`, of structs.
+/// `patchStrategy: replace`, for structs.
 const REPLACE: &[(&str, &str)] = &[("PodDisruptionBudgetSpec", "selector")];
 
-/// `x-kubernetes-map-type: atomic`, of maps.
+/// `x-kubernetes-map-type: atomic`, for maps.
 const ATOMIC: &[(&str, &str)] = &[
     ("PodSpec", "nodeSelector"),
     ("ReplicationControllerSpec", "selector"),
@@ -125,7 +124,7 @@ const ATOMIC: &[(&str, &str)] = &[
     ("ServiceSpec", "selector"),
 ];
 
-/// `x-kubernetes-map-type: atomic`, of structs. Sorted.
+/// `x-kubernetes-map-type: atomic`, for structs. Sorted.
 const ATOMIC_TYPES: &[&str] = &[
     "ConfigMapKeySelector",
     "CrossVersionObjectReference",
@@ -163,7 +162,7 @@ mod tests {
         assert!(super::ATOMIC_TYPES.is_sorted());
     }
 
-    /// A row that names no field would be a slip.
+    /// A row without a matching field would be a mistake.
     #[test]
     fn every_row_names_a_list_of_some_kind() {
         use crate::{kinds::KINDS, schema};

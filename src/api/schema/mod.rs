@@ -1,6 +1,5 @@
 //! The schemas of kinds: for each field its type, how its list merges, and by which keys. A compact tree, compiled from
-//! k8s-openapi's JSON schemas (`definitions`) when a kind is first used, plus a table of what these leave out
-//! (`merge_keys`).
+//! k8s-openapi's JSON schemas (`definitions`) when a kind is first used, plus a table of what these lack (`merge_keys`).
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, OnceLock};
@@ -17,9 +16,9 @@ pub use definitions::Defined;
 /// The type of a value.
 #[derive(Clone, Debug)]
 pub enum Type {
-    /// Anything at all, as one value (`RawExtension`, `FieldsV1`).
+    /// Any JSON, as a single value (`RawExtension`, `FieldsV1`).
     Any,
-    /// What a custom resource's schema preserves without knowing it: maps merge, lists do not.
+    /// Content that a custom resource's schema preserves as unknown: maps merge, lists do not.
     Unknown,
     String,
     /// Base64.
@@ -40,22 +39,22 @@ pub enum Type {
     Struct(Arc<Struct>),
 }
 
-/// A list and how it merges.
+/// A list and its merge rule.
 #[derive(Clone, Debug)]
 pub struct List {
     pub item: Type,
     pub kind: ListKind,
-    /// The keys of a list of a custom resource: `Topology::Own`.
+    /// The keys of a custom resource's list: `Topology::Own`.
     pub own_keys: Box<[Box<str>]>,
 }
 
 impl List {
-    /// A list of one of the table's kinds.
+    /// A list of a built-in kind.
     pub fn of(item: Type, kind: ListKind) -> List {
         List { item, kind, own_keys: Box::default() }
     }
 
-    /// The keys that tell its items apart to server-side apply; none where they are plain values, or it is one value.
+    /// The keys of its items for server-side apply; none if they are plain values, or it is atomic.
     pub fn keys(&self) -> Vec<&str> {
         match self.kind.topology {
             Topology::Map(keys) => keys.to_vec(),
@@ -64,7 +63,7 @@ impl List {
         }
     }
 
-    /// What a key of its items is where it is absent, if the schema says so.
+    /// The default of an item's key, if the schema has one.
     pub fn default(&self, key: &str) -> Option<&serde_json::Value> {
         let Type::Struct(item) = &self.item else { return None };
         item.field(key)?.default.as_deref()
@@ -74,28 +73,28 @@ impl List {
 /// Upstream's `x-kubernetes-list-type` with its keys, and `x-kubernetes-patch-strategy` with its key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ListKind {
-    /// `Some`: a strategic merge patch merges the list: by this key, or as a set of plain values where it is "".
+    /// `Some`: a strategic merge patch merges the list: by this key, or as a set of plain values if it is "".
     pub merge_key: Option<&'static str>,
-    /// What the list is to server-side apply.
+    /// The list type for server-side apply.
     pub topology: Topology,
 }
 
 /// Upstream's `x-kubernetes-list-type`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Topology {
-    /// One value: who sets it sets it whole.
+    /// A single value: setting it replaces it.
     #[default]
     Atomic,
     /// A set of plain values.
     Set,
-    /// Things that these keys tell apart.
+    /// Items identified by these keys.
     Map(&'static [&'static str]),
-    /// Things that keys of the list's own tell apart: those of a definition come and go with it.
+    /// Items identified by the list's own keys: those of a CRD, which may be deleted.
     Own,
 }
 
 impl ListKind {
-    /// The keys that tell the items apart in a merge; none: the items are plain values.
+    /// The keys of the items in a merge; none: the items are plain values.
     pub fn keys(&self) -> &[&'static str] {
         match (&self.topology, &self.merge_key) {
             (Topology::Map(keys), _) => keys,
@@ -108,15 +107,15 @@ impl ListKind {
 /// A JSON object with known fields.
 #[derive(Debug)]
 pub struct Struct {
-    /// Go's name: `Container`.
+    /// The Go name: `Container`.
     pub name: String,
     /// The name in Go's errors: `v1.Container`.
     pub go_type: String,
-    /// Where it is defined: `core/v1`.
+    /// Its package: `core/v1`.
     pub package: String,
-    /// Server-side apply takes all its fields as one value: upstream's `x-kubernetes-map-type: atomic`.
+    /// Server-side apply treats all its fields as a single value: upstream's `x-kubernetes-map-type: atomic`.
     pub atomic: bool,
-    /// It may have other fields beside those that it knows.
+    /// It may have unknown fields.
     pub open: bool,
     fields: OnceLock<Fields>,
 }
@@ -127,13 +126,13 @@ type Fields = Box<[(Box<str>, Field)]>;
 #[derive(Clone, Debug)]
 pub struct Field {
     pub of: Type,
-    /// `retainKeys` of upstream's patch strategies: a patch may clear what it does not name.
+    /// Upstream's patch strategy `retainKeys`: a patch may clear all other fields.
     pub retain_keys: bool,
-    /// A strategic merge patch replaces it whole: upstream's patch strategy `replace`.
+    /// A strategic merge patch replaces it: upstream's patch strategy `replace`.
     pub replace: bool,
-    /// Server-side apply takes the map as one value: upstream's `x-kubernetes-map-type: atomic`.
+    /// Server-side apply treats the map as a single value: upstream's `x-kubernetes-map-type: atomic`.
     pub atomic: bool,
-    /// What a custom resource's schema sets where it is absent, if that is a plain value: it may be a key of a list.
+    /// The default in a custom resource's schema, if it is a plain value: it may be a list's key.
     pub default: Option<Box<serde_json::Value>>,
 }
 
@@ -171,7 +170,7 @@ impl Struct {
 }
 
 impl Type {
-    /// Go's name of the type, for errors.
+    /// The Go name of the type, for errors.
     pub fn go(&self) -> String {
         match self {
             Type::Any => "runtime.RawExtension".into(),
@@ -193,7 +192,7 @@ impl Type {
 }
 
 impl Type {
-    /// What upstream's converter of maps says of a value that Go's decoder calls `got`.
+    /// The error of upstream's map converter for a value that Go's decoder calls `got`.
     fn not_restored(&self, got: &str) -> String {
         let from = match got {
             "object" => "map",
@@ -208,13 +207,13 @@ impl Type {
             Type::Integer { .. } | Type::Number | Type::String | Type::Boolean => {
                 format!("unrecognized type: {}", self.go())
             }
-            // What reads itself says so in JSON's words.
+            // Types with their own decoder report JSON's errors.
             _ => format!("json: cannot unmarshal {got} into Go value of type {}", self.go()),
         }
     }
 }
 
-/// All definitions compiled so far, by name; kinds share them (a Deployment's template is a Pod's).
+/// All definitions compiled so far, by name; kinds share them (a Deployment's template contains a Pod's).
 static DEFINITIONS: LazyLock<Mutex<HashMap<String, Arc<Struct>>>> = LazyLock::new(Default::default);
 
 /// All structs compiled so far.
@@ -232,7 +231,7 @@ pub fn of(name: &'static str) -> Arc<Struct> {
     compile::root(&mut definitions, name)
 }
 
-/// What every object's metadata is.
+/// The type of every object's metadata.
 pub fn metadata() -> Type {
     Type::Struct(of(k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta::NAME))
 }

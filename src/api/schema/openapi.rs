@@ -1,12 +1,12 @@
-//! The same schemas as OpenAPI documents hold them: definitions by name, with upstream's `x-kubernetes-*` extensions.
+//! The same schemas for OpenAPI documents: definitions by name, with upstream's `x-kubernetes-*` extensions.
 
 use serde_json::{Map, Value, json};
 
 use super::{Topology, definitions, merge_keys};
 use crate::kinds::Source;
 
-/// The definitions that sources need, by name. References begin with `prefix`: `#/components/schemas/`. `wrap`: one with a
-/// description of its own is wrapped in `allOf`, as OpenAPI v3 wants it.
+/// The definitions that sources need, by name. References start with `prefix`: `#/components/schemas/`. `wrap`: those with a
+/// description are wrapped in `allOf`, as OpenAPI v3 requires.
 pub fn definitions<'a>(sources: impl IntoIterator<Item = &'a Source>, prefix: &str, wrap: bool) -> Map<String, Value> {
     let mut all = Map::new();
     let mut wanted: Vec<String> = sources.into_iter().map(name_of).collect();
@@ -54,7 +54,7 @@ fn finish(name: &str, definition: &mut Value, prefix: &str, wrap: bool) {
             let description = definition["description"].take();
             *definition = json!({"type": "string", "description": description});
         }
-        // Of several types at once: upstream names none, and clients let anything pass.
+        // Has several types: upstream specifies none, so clients accept anything.
         "JSON" | "JSONSchemaPropsOrArray" | "JSONSchemaPropsOrBool" | "JSONSchemaPropsOrStringArray" => {
             *definition = json!({"description": definition["description"].take()});
         }
@@ -70,7 +70,7 @@ fn finish(name: &str, definition: &mut Value, prefix: &str, wrap: bool) {
     }
 }
 
-/// Points references to where the definitions lie.
+/// Rewrites references to the prefix.
 fn refer(value: &mut Value, prefix: &str, wrap: bool) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(|item| refer(item, prefix, wrap)),
@@ -93,7 +93,7 @@ fn refer(value: &mut Value, prefix: &str, wrap: bool) {
     }
 }
 
-/// How a list or a struct merges.
+/// Adds the merge extensions of a list or struct.
 fn extend(parent: &str, field: &str, property: &mut Value) {
     let rule = merge_keys::of(parent, field);
     let is_list = property["type"] == "array";
@@ -112,7 +112,7 @@ fn extend(parent: &str, field: &str, property: &mut Value) {
         _ if !is_list => {}
         Topology::Atomic => set("list-type", "atomic".into()),
         Topology::Set => set("list-type", "set".into()),
-        // Of a definition: its schema says it itself.
+        // For a CRD: its schema has them already.
         Topology::Own => {}
         Topology::Map(keys) => {
             set("list-type", "map".into());

@@ -1,4 +1,4 @@
-//! Field selectors: of which an object's kind says what they may name.
+//! Field selectors; the object's kind determines the valid fields.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use crate::status::Status;
 pub struct FieldSelector(pub Vec<(String, bool, String)>);
 
 impl FieldSelector {
-    /// Parses `spec.nodeName=a,status.phase!=Running`; `\\`, `\,` and `\=` stand for themselves in values.
+    /// Parses `spec.nodeName=a,status.phase!=Running`; `\\`, `\,` and `\=` are escapes in values.
     pub fn parse(text: &str) -> Result<FieldSelector, Status> {
         let mut all = Vec::new();
         for term in split_unescaped(text) {
@@ -36,7 +36,7 @@ impl FieldSelector {
         Ok(FieldSelector(all))
     }
 
-    /// Refuses fields that the kind has no selector for.
+    /// Refuses fields that are not selectable for the kind.
     pub fn check(&self, kind: &Kind) -> Result<(), Status> {
         match self.0.iter().find(|(path, ..)| !kind.is_selectable(path)) {
             Some((path, ..)) => Err(Status::bad_request(format!("field label not supported: {path}"))),
@@ -44,7 +44,7 @@ impl FieldSelector {
         }
     }
 
-    /// Whether it matches; `get` gives a field's value, "" where it is unset.
+    /// Whether it matches; `get` returns a field's value, "" if unset.
     pub fn matches<'a>(&self, get: impl Fn(&str) -> &'a str) -> bool {
         self.0.iter().all(|(path, equal, value)| (get(path) == value) == *equal)
     }
@@ -54,7 +54,7 @@ impl FieldSelector {
         self.0.iter().all(|(path, equal, value)| (kind.field(object, path) == *value) == *equal)
     }
 
-    /// The value that `path` must have, where it names one: what an index looks up.
+    /// The value that `path` must have, if any: for index lookups.
     pub fn exact(&self, path: &str) -> Option<&str> {
         self.0.iter().find(|(p, equal, _)| *equal && p == path).map(|(.., value)| value.as_str())
     }
@@ -72,7 +72,7 @@ impl fmt::Display for FieldSelector {
     }
 }
 
-/// Splits at the commas that no backslash escapes.
+/// Splits at unescaped commas.
 fn split_unescaped(text: &str) -> Vec<&str> {
     let (mut out, mut from, mut escaped) = (Vec::new(), 0, false);
     for (i, c) in text.char_indices() {
@@ -90,7 +90,7 @@ fn split_unescaped(text: &str) -> Vec<&str> {
     out
 }
 
-/// `None`: a bare `=` or a backslash before anything else.
+/// `None`: an unescaped `=`, or a backslash before anything else.
 fn unescape(value: &str) -> Option<String> {
     let mut out = String::with_capacity(value.len());
     let mut chars = value.chars();

@@ -1,7 +1,7 @@
-//! Validation of values, with upstream's messages: type, format, limits, enumerations, and the logic of `oneOf` and its kin.
+//! Validation of values, with upstream's messages: type, format, limits, enumerations, and the logic of `oneOf` and the like.
 //!
-//! What an update leaves as it was is not looked at again: objects that were stored before a schema became stricter can
-//! still be changed elsewhere (KEP-4008).
+//! Unchanged parts of an update are not validated again: objects stored before a schema became stricter can still be changed
+//! elsewhere (KEP-4008).
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,14 +13,14 @@ use crate::pattern;
 use crate::status::Cause;
 use crate::validation::{MAX_CAUSES, MAX_MESSAGE};
 
-/// What is wrong with a value. `old` is what it replaces, where that is known.
+/// What is wrong with a value. `old` is the value that it replaces, if known.
 pub fn check(schema: &Schema, value: &Value, old: Option<&Value>) -> Vec<Cause> {
     let mut walk = Walk { causes: Vec::new() };
     walk.value(schema, value, old, "");
     walk.causes
 }
 
-/// Whether what is wrong keeps the CEL rules from being run.
+/// Whether these errors prevent running the CEL rules.
 pub fn blocks_rules(causes: &[Cause]) -> bool {
     const BLOCKING: &[&str] =
         &["FieldValueRequired", "FieldValueTooLong", "FieldValueTooMany", "FieldValueTypeInvalid"];
@@ -31,7 +31,7 @@ struct Walk {
     causes: Vec<Cause>,
 }
 
-/// What JSON calls the type of a value.
+/// The JSON name of a value's type.
 fn type_name(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -51,7 +51,7 @@ fn is_of(of: Of, value: &Value) -> bool {
     }
 }
 
-/// As Go prints a path; the root has none.
+/// A path in Go's format; empty for the root.
 fn field_of(path: &str) -> String {
     if path.is_empty() { "<nil>".to_owned() } else { path.to_owned() }
 }
@@ -77,7 +77,7 @@ impl Walk {
         self.causes.push(Cause { reason: reason.into(), message, field: field_of(path) });
     }
 
-    /// As `validation::Errors` has it.
+    /// Like `validation::Errors`.
     fn is_full(&self) -> bool {
         self.causes.len() >= MAX_CAUSES
     }
@@ -140,7 +140,7 @@ impl Walk {
         false
     }
 
-    /// The limits of a node, and its logic.
+    /// The limits and logic of a node.
     fn all_limits(&mut self, schema: &Schema, value: &Value, path: &str) {
         self.limits(&schema.limits, value, path);
         if let Value::String(text) = value
@@ -175,7 +175,7 @@ impl Walk {
         }
     }
 
-    /// A value of a node inside `allOf`, `anyOf`, `oneOf` or `not`: it looks at values alone.
+    /// A value for a node within `allOf`, `anyOf`, `oneOf` or `not`, which only validates values.
     fn nested(&mut self, schema: &Schema, value: &Value, path: &str) {
         if schema.of.is_some() && !self.of_type(schema, value, path) {
             return;
@@ -265,7 +265,7 @@ impl Walk {
     }
 
     fn text(&mut self, limits: &Limits, text: &str, value: &Value, path: &str) {
-        // Upstream counts characters, and says bytes.
+        // Upstream counts characters, but reports bytes.
         let n = text.chars().count() as u64;
         if let Some(max) = limits.max_length.filter(|max| n > *max) {
             self.add("FieldValueTooLong", path, format!("Too long: may not be more than {max} bytes"));
@@ -280,7 +280,7 @@ impl Walk {
         }
     }
 
-    /// Sets without, and maps without, equal items.
+    /// Sets and maps without duplicate items.
     fn list(&mut self, schema: &Schema, items: &[Value], path: &str) {
         let identity = |item: &Value| -> Option<Value> {
             match &schema.list_type {
@@ -301,7 +301,7 @@ impl Walk {
         }
     }
 
-    /// An object within the object.
+    /// An embedded object.
     fn embedded(&mut self, value: &Value, path: &str) {
         for field in ["apiVersion", "kind"] {
             if value[field].as_str().unwrap_or("").is_empty() {
@@ -311,7 +311,7 @@ impl Walk {
     }
 }
 
-/// The items of the list that another replaces, by their keys; of a list that is no map there are none to be found.
+/// The items of the replaced list, by their keys; only for map lists.
 pub struct Replaced<'a> {
     keys: &'a [String],
     items: HashMap<Vec<Option<&'a Value>>, &'a Value>,
@@ -352,7 +352,7 @@ fn is_multiple(n: &Number, of: &Number) -> bool {
     }
 }
 
-/// Equal as numbers are in JSON: 1 and 1.0.
+/// Equality of JSON numbers: 1 and 1.0.
 fn same(a: &Value, b: &Value) -> bool {
     a == b || matches!((a, b), (Value::Number(a), Value::Number(b)) if a.as_f64() == b.as_f64())
 }

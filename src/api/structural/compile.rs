@@ -1,4 +1,4 @@
-//! A structural schema as the tree that patches, server-side apply and field selectors read of every kind.
+//! Converts a structural schema to the tree that patches, server-side apply and field selectors use for every kind.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{ListType, Of, Schema};
 use crate::schema::{Field, List, ListKind, Struct, Topology, Type};
 
-/// The tree of a whole object; `metadata` is every object's.
+/// The tree of a whole object; `metadata` is the common type.
 pub fn object(kind: &str, schema: &Schema, metadata: Type) -> Arc<Struct> {
     let plain = |of: Type| Field { of, ..Field::default() };
     let mut fields: Vec<(Box<str>, Field)> = vec![
@@ -55,7 +55,7 @@ fn of(schema: &Schema) -> Type {
             let fields = schema.properties.iter().map(|(name, of)| (name.as_str().into(), field(of))).collect();
             Type::Struct(Struct::custom("", fields, schema.is_atomic_map, schema.is_open() || schema.is_embedded))
         }
-        // Nothing is known of it: its maps merge, its lists do not.
+        // Unknown content: its maps merge, its lists do not.
         _ => Type::Unknown,
     }
 }

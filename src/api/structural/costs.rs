@@ -1,5 +1,5 @@
-//! What the CEL rules of a schema may cost: each is estimated for the largest object that the schema allows, and a definition
-//! with rules that are too dear is refused. Upstream: `apiextensions/validation` with its `CELSchemaContext`.
+//! Cost limits for a schema's CEL rules: each is estimated for the largest object that the schema allows, and a definition with too
+//! expensive rules is refused. Upstream: `apiextensions/validation` with its `CELSchemaContext`.
 //! <https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#resource-use-by-validation-functions>
 
 use std::collections::BTreeMap;
@@ -14,12 +14,12 @@ use estimate::Shape;
 /// Upstream's limits for one expression, and for all of a version's.
 const PER_RULE: u64 = 10_000_000;
 const PER_SCHEMA: u64 = 100_000_000;
-/// So many of the dearest are named where all together are too dear.
+/// How many of the most expensive ones are listed if the total is too high.
 const NAMED: usize = 4;
-/// No request is larger, so nothing in it is.
+/// The limit of a request, and so of anything in it.
 const MOST_BYTES: u64 = 3 * 1024 * 1024;
 
-/// The rules for what the rules of a version's schema cost.
+/// Validates the cost of a version's rules.
 pub fn validate(at: &At<'_>, errs: &mut Errors) {
     let schema = Schema::parse(at.value);
     let mut walk = Walk { errs, contributions: Vec::new() };
@@ -40,12 +40,12 @@ pub fn validate(at: &At<'_>, errs: &mut Errors) {
     errs.forbidden(&at.path, told(what, total, PER_SCHEMA));
 }
 
-/// What the rules of a schema may cost for one object at most, in steps of an evaluation, with all that takes a CPU.
+/// The maximum cost of a schema's rules for one object, in steps of an evaluation, including everything that takes CPU time.
 pub fn most_work(schema: &Schema) -> u64 {
     work(schema, true, Some(1))
 }
 
-/// The same for a node, in so many places.
+/// The same for a node that occurs in this many places.
 fn work(schema: &Schema, is_whole: bool, places: Option<u64>) -> u64 {
     let mut sum = 0_u64;
     if !schema.rules.is_empty() {
@@ -67,12 +67,12 @@ fn work(schema: &Schema, is_whole: bool, places: Option<u64>) -> u64 {
 
 struct Walk<'a> {
     errs: &'a mut Errors,
-    /// What each expression costs for all the places where it is evaluated, and where it stands.
+    /// The total cost of each expression for all places of its evaluation, and its path.
     contributions: Vec<(u64, String)>,
 }
 
 impl Walk<'_> {
-    /// `places`: in how many places of an object this node may stand at most; `None` where no limit says.
+    /// `places`: the maximum number of places of this node in an object; `None` if unbounded.
     fn node(&mut self, at: &At<'_>, schema: &Schema, is_whole: bool, places: Option<u64>) {
         if !schema.rules.is_empty() {
             let (shape, smallest) = shape_of(schema, is_whole || schema.is_embedded);
@@ -120,7 +120,7 @@ fn cost(program: &Program, shape: &Shape) -> u64 {
 fn told(what: &str, cost: u64, limit: u64) -> String {
     let factor = cost as f64 / limit as f64;
     let factor = match factor {
-        // Of what grows beyond all bounds the figure says nothing.
+        // A huge factor is not informative.
         _ if factor > 100.0 => "more than 100x".to_owned(),
         _ if factor < 1.5 => format!("{factor:.6}x"),
         _ => format!("{factor:.1}x"),
@@ -131,10 +131,10 @@ fn told(what: &str, cost: u64, limit: u64) -> String {
     )
 }
 
-/// The values that a node allows, and the bytes that the smallest of them takes in JSON.
+/// The shape of a node's values, and the minimum bytes of one in JSON.
 fn shape_of(schema: &Schema, is_whole: bool) -> (Shape, u64) {
     const TEXT: u64 = MOST_BYTES - 2;
-    // Upstream counts up to four bytes a character.
+    // Upstream counts up to four bytes per character.
     let bytes = |most: Option<u64>| most.map(|characters| characters.saturating_mul(4));
     let limits = &schema.limits;
     if schema.int_or_string {

@@ -1,4 +1,4 @@
-//! Which schemas may stand in a CustomResourceDefinition: structural ones, with defaults that fit and rules that compile.
+//! Which schemas are valid in a CustomResourceDefinition: structural ones, with valid defaults and rules that compile.
 
 use std::collections::HashSet;
 
@@ -8,7 +8,7 @@ use super::{Of, Schema, check, prune, rules};
 use crate::pattern;
 use crate::validation::{At, Errors, same};
 
-/// Where a node stands.
+/// The position of a node.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Level {
     Root,
@@ -16,7 +16,7 @@ enum Level {
     Item,
 }
 
-/// OpenAPI's words that upstream does not support: the field, and what is said of it.
+/// OpenAPI keywords that upstream does not support: the field, and the message.
 const UNSUPPORTED: &[(&str, &str)] = &[
     ("$ref", "$ref is not supported"),
     ("definitions", "definitions is not supported"),
@@ -26,7 +26,7 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("additionalItems", "additionalItems is not supported"),
 ];
 
-/// What a value validation inside logic may not hold; and what is said of it.
+/// What a value validation within logic may not contain; and the message.
 const STRUCTURE: &[(&str, &str)] = &[
     ("type", "must be empty to be structural"),
     ("title", "must be empty to be structural"),
@@ -46,7 +46,7 @@ const STRUCTURE: &[(&str, &str)] = &[
 const LOGIC: &[&str] = &["allOf", "anyOf", "oneOf"];
 const REASONS: &[&str] = &["FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired"];
 
-/// The rules for the schema of a version.
+/// Validates the schema of a version.
 pub fn validate(schema: &At<'_>, errs: &mut Errors) {
     let parsed = Schema::parse(schema.value);
     node(schema, &parsed, Level::Root, None, errs);
@@ -72,7 +72,7 @@ fn node(at: &At<'_>, schema: &Schema, level: Level, lost: Option<&str>, errs: &m
     if level == Level::Root {
         metadata(at, errs);
     }
-    // The outermost node whose parts cannot be told from others of an old object.
+    // The outermost node whose parts cannot be correlated with an old object's.
     let lost = |here: bool| lost.or_else(|| here.then_some(at.path.as_str()));
     for (name, property) in at.get("properties").entries() {
         if let Some(of) = schema.properties.get(name) {
@@ -316,7 +316,7 @@ fn validations(at: &At<'_>, schema: &Schema, lost: Option<&str>, errs: &mut Erro
     }
 }
 
-/// Whether a path as `.spec.replicas` or `.labels['app']` leads to a field.
+/// Whether a path such as `.spec.replicas` or `.labels['app']` refers to a field.
 fn is_field(schema: &Schema, path: &str) -> bool {
     let path = path.replace("['", ".").replace("']", "");
     let Some(rest) = path.strip_prefix('.') else { return false };
@@ -330,7 +330,7 @@ fn is_field(schema: &Schema, path: &str) -> bool {
     true
 }
 
-/// Whether what `x-kubernetes-int-or-string` means is written out as well: that may name types.
+/// Whether `x-kubernetes-int-or-string` is spelled out as well, which may specify types.
 fn either(at: &At<'_>, schema: &Schema) -> Spelled {
     let both = |at: &At<'_>| at.get("anyOf").value == &json!([{"type": "integer"}, {"type": "string"}]);
     let first = at.get("allOf").items().next();
@@ -342,7 +342,7 @@ fn either(at: &At<'_>, schema: &Schema) -> Spelled {
     }
 }
 
-/// Where both types of `x-kubernetes-int-or-string` are named.
+/// Where both types of `x-kubernetes-int-or-string` are spelled out.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Spelled {
     Not,
@@ -352,7 +352,7 @@ enum Spelled {
     InFirst,
 }
 
-/// The value validations of a node, which stand at `at`.
+/// Validates a node's value validations at `at`.
 fn logic(at: &At<'_>, structure: &At<'_>, schema: &Schema, spelled: Spelled, errs: &mut Errors) {
     for logic in LOGIC.iter().filter(|logic| !(spelled == Spelled::Here && **logic == "anyOf")) {
         for (i, part) in at.get(logic).items().enumerate() {
@@ -365,7 +365,7 @@ fn logic(at: &At<'_>, structure: &At<'_>, schema: &Schema, spelled: Spelled, err
     }
 }
 
-/// A value validation inside logic: it may not say what values look like, only what they must be.
+/// A value validation within logic: it may restrict values, but not define their structure.
 fn nested(at: &At<'_>, structure: &At<'_>, schema: &Schema, spelled: Spelled, errs: &mut Errors) {
     for (field, why) in STRUCTURE {
         let value = at.get(field);
@@ -400,7 +400,7 @@ fn nested(at: &At<'_>, structure: &At<'_>, schema: &Schema, spelled: Spelled, er
     logic(at, structure, schema, spelled, errs);
 }
 
-/// Of metadata a schema may only restrict the name.
+/// A schema may only restrict the metadata's name.
 fn metadata(root: &At<'_>, errs: &mut Errors) {
     let at =
         At { value: root.get("properties").get("metadata").value, path: root.get("properties").key_path("metadata") };

@@ -1,10 +1,10 @@
-//! Defaulting: absent fields get the schema's defaults, at all depths of what is there.
+//! Defaulting: sets the schema's defaults for absent fields, at all levels of existing content.
 
 use serde_json::Value;
 
 use super::Schema;
 
-/// Fills defaults in, after dropping nulls that may not be: where there is a default, a null says nothing.
+/// Sets defaults, after dropping invalid nulls: if there is a default, null is ignored.
 pub fn defaults(schema: &Schema, value: &mut Value) {
     match value {
         Value::Object(map) => {

@@ -1,4 +1,4 @@
-//! The formats of strings that upstream checks; others are only descriptions.
+//! String formats that upstream validates; others are only documentation.
 
 use base64::Engine;
 
@@ -6,7 +6,7 @@ use crate::cel::times;
 use crate::cel::url::Url;
 use crate::pattern;
 
-/// A format: its name and whether a text is of it.
+/// A format: its name and its test.
 type Format = (&'static str, fn(&str) -> bool);
 
 const FORMATS: &[Format] = &[
@@ -71,7 +71,7 @@ fn is_isbn(text: &str, digits: usize) -> bool {
         }
 }
 
-/// Whether a text is of a format; `true` for formats that are not checked.
+/// Whether a string matches a format; `true` for formats that are not validated.
 pub fn is_of(format: &str, text: &str) -> bool {
     FORMATS.iter().find(|(name, _)| *name == format).is_none_or(|(_, is)| is(text))
 }

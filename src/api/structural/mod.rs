@@ -1,9 +1,8 @@
-//! Structural schemas: what a CustomResourceDefinition says of its objects, and all that follows from it.
+//! Structural schemas of CustomResourceDefinitions, and everything derived from them.
 //!
-//! A schema is [parsed](Schema::parse) once. [`definition`] says whether it may stand in a CustomResourceDefinition, [`costs`]
-//! whether its rules are cheap enough. Of objects, [`prune`] drops what it does not know, [`fill`] sets defaults, [`check`]
-//! validates values, [`rules`] runs the CEL rules, and [`compile`] makes the tree that patches and server-side apply read of
-//! every kind (`api::schema`).
+//! A schema is [parsed](Schema::parse) once. [`definition`] validates it, [`costs`] limits the cost of its rules. For objects,
+//! [`prune`] drops unknown fields, [`fill`] sets defaults, [`check`] validates values, [`rules`] runs the CEL rules, and
+//! [`compile`] builds the tree that patches and server-side apply use for every kind (`api::schema`).
 //!
 //! <https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#specifying-a-structural-schema>
 
@@ -93,7 +92,7 @@ pub struct Schema {
     pub rules: Vec<Rule>,
 }
 
-/// What a value must be like, beside its type.
+/// Constraints on a value, in addition to its type.
 #[derive(Debug, Default)]
 pub struct Limits {
     pub minimum: Option<Number>,
@@ -126,7 +125,7 @@ pub struct Rule {
     pub message_program: Option<Result<Program, RuleError>>,
 }
 
-/// Why an expression of a rule cannot run, as upstream words it.
+/// Why a rule's expression cannot run, in upstream's words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
     #[error("compilation failed: {0}")]
@@ -138,8 +137,7 @@ pub enum RuleError {
 }
 
 impl Schema {
-    /// Reads a schema as a CustomResourceDefinition has it. What is not well formed is left out: it is for [`definition`]
-    /// to refuse.
+    /// Parses the schema of a CustomResourceDefinition. Malformed parts are dropped: [`definition`] refuses them.
     pub fn parse(json: &Value) -> Schema {
         let mut schema = Schema::parse_plain(json);
         typed::compile_rules(&mut schema, json, true);
@@ -182,12 +180,12 @@ impl Schema {
         }
     }
 
-    /// Whether a field may have any name and value: neither known nor dropped.
+    /// Whether any field name and value is allowed, without being known or dropped.
     pub fn is_open(&self) -> bool {
         self.preserves_unknown || self.any_additional
     }
 
-    /// The schema of a field: its own, or that of all additional ones.
+    /// The schema of a field: its own, or that of additional properties.
     pub fn field(&self, name: &str) -> Option<&Arc<Schema>> {
         self.properties.get(name).or(self.additional.as_ref())
     }

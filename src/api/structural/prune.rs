@@ -1,18 +1,18 @@
-//! Pruning: fields that a schema does not know are dropped; embedded objects keep their type and metadata.
+//! Pruning: drops fields that a schema does not know; embedded objects keep their type and metadata.
 
 use serde_json::{Map, Value};
 
 use super::Schema;
 use crate::field_path;
 
-/// How many unknown fields are told of one object, as upstream limits them.
+/// How many unknown fields of an object are reported, upstream's limit.
 pub const MAX_UNKNOWN: usize = 100;
 
-/// What every object has, whatever its schema says.
+/// Fields of every object, whatever its schema.
 const OF_OBJECTS: &[&str] = &["apiVersion", "kind", "metadata"];
 
-/// Drops what the schema of a whole object does not know; the paths of what was dropped, as upstream shows them. A null says
-/// nothing where none may be and no default takes its place: clients write one for a list that they leave empty.
+/// Drops unknown fields of a whole object; returns their paths in upstream's format. An invalid null without a default is dropped,
+/// too: clients send one for an empty list.
 pub fn prune(schema: &Schema, object: &mut Value) -> Vec<String> {
     let mut dropped = Vec::new();
     walk(schema, object, true, "", &mut dropped);

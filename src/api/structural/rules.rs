@@ -9,7 +9,7 @@ use crate::field_path;
 use crate::status::Cause;
 use crate::validation::MAX_CAUSES;
 
-/// What rules find wrong with an object; those about change alone run where `old` is known. All are paid for together.
+/// Errors reported by rules; transition rules only run if `old` is known. All share a budget.
 pub fn run(schema: &Schema, object: &Json, old: Option<&Json>) -> Vec<Cause> {
     let mut walk = Walk { causes: Vec::new(), budget: Budget::PER_OBJECT.clone(), out: false };
     walk.node(schema, object, old, "", true);
@@ -25,7 +25,7 @@ pub fn any(schema: &Schema) -> bool {
 struct Walk {
     causes: Vec<Cause>,
     budget: Budget,
-    /// The budget is spent: the rest is not run.
+    /// The budget is exhausted: the rest is not run.
     out: bool,
 }
 
@@ -64,7 +64,7 @@ impl Walk {
         for rule in &schema.rules {
             let Ok(program) = &rule.program else { continue };
             let of_change = program.uses("oldSelf");
-            // What an update leaves alone is only judged by the rules about change.
+            // Unchanged values are only checked by transition rules.
             if unchanged && !of_change {
                 continue;
             }
@@ -104,7 +104,7 @@ impl Walk {
         }
     }
 
-    /// What a failed rule says.
+    /// The message of a failed rule.
     fn message(&mut self, rule: &Rule, variables: &[(&str, Value)]) -> String {
         if let Some(Ok(program)) = &rule.message_program
             && let Ok(Value::String(text)) = self.budget.spend(|budget| program.evaluate(variables, budget))

@@ -1,4 +1,4 @@
-//! Schemas as CEL sees them: the types of values, values of these types, and the compiled rules of each node.
+//! Schemas for CEL: the types of values, values of these types, and the compiled rules of each node.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::cel::types::Fields;
 use crate::cel::value::{List, ListKind};
 use crate::cel::{Env, Type, Value, compile};
 
-/// The words that no field can be called in an expression.
+/// Reserved words, which need escaping as field names.
 const WORDS: &[&str] = &[
     "true",
     "false",
@@ -36,7 +36,7 @@ const WORDS: &[&str] = &[
     "while",
 ];
 
-/// A field's name as expressions spell it; `None`: they cannot.
+/// A field's name in expressions; `None`: it cannot be expressed.
 pub fn escaped(name: &str) -> Option<Cow<'_, str>> {
     if WORDS.contains(&name) {
         return Some(format!("__{name}__").into());
@@ -56,7 +56,7 @@ pub fn escaped(name: &str) -> Option<Cow<'_, str>> {
 #[derive(Debug)]
 struct Object {
     schema: Arc<Schema>,
-    /// It has a type and metadata, whatever its schema says.
+    /// It has a type and metadata, whatever its schema.
     is_whole: bool,
 }
 
@@ -75,7 +75,7 @@ impl Fields for Object {
     }
 }
 
-/// What of metadata expressions may look at.
+/// The metadata fields available to expressions.
 #[derive(Debug)]
 struct Metadata;
 
@@ -112,7 +112,7 @@ fn type_of(schema: &Arc<Schema>, is_whole: bool) -> Type {
     }
 }
 
-/// A JSON value as its schema has it.
+/// A JSON value, converted by its schema.
 pub fn value(schema: &Schema, json: &Json, is_whole: bool) -> Value {
     if schema.int_or_string {
         return Value::from_json(json);
@@ -120,7 +120,7 @@ pub fn value(schema: &Schema, json: &Json, is_whole: bool) -> Value {
     match (schema.of, json) {
         (Some(Of::Number), Json::Number(n)) => Value::Double(n.as_f64().unwrap_or_default()),
         (Some(Of::Integer), Json::Number(n)) => {
-            // A whole number may be written as 1.0.
+            // An integer may be written as 1.0.
             n.as_i64().or_else(|| n.as_f64().map(|f| f as i64)).map_or(Value::Null, Value::Int)
         }
         (Some(Of::String), Json::String(text)) => {
@@ -170,14 +170,14 @@ fn metadata(json: &Json) -> Value {
     Value::map(fields)
 }
 
-/// Compiles the rules of a node and of all below it. `is_whole`: it is that of a whole object.
+/// Compiles the rules of a node and its descendants. `is_whole`: it is the root of an object.
 pub fn compile_rules(schema: &mut Schema, json: &Json, is_whole: bool) {
     if let Some(rules) = json["x-kubernetes-validations"].as_array().filter(|rules| !rules.is_empty()) {
         let of = type_of(&Arc::new(Schema::parse_plain(json)), is_whole || schema.is_embedded);
         schema.rules = rules.iter().map(|json| rule(json, &of)).collect();
     }
     for (name, of) in &mut schema.properties {
-        // The invariant: a schema that is being parsed is shared with nobody yet.
+        // The invariant: a schema being parsed is not shared yet.
         if let Some(of) = Arc::get_mut(of) {
             compile_rules(of, &json["properties"][name], false);
         }

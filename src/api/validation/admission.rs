@@ -1,4 +1,4 @@
-//! The rules that webhooks and admission policies share: which requests they match, and how they fail.
+//! The rules shared by webhooks and admission policies: matching of requests, and failure policies.
 
 use std::collections::HashSet;
 
@@ -58,7 +58,7 @@ fn resources(list: &At<'_>, errs: &mut Errors) {
     }
 }
 
-/// What webhooks and policies have alike: failure policy, match policy, selectors.
+/// Common fields of webhooks and policies: failure policy, match policy, selectors.
 pub fn policies(it: &At<'_>, errs: &mut Errors) {
     for (field, supported) in [("failurePolicy", &["Fail", "Ignore"][..]), ("matchPolicy", &["Equivalent", "Exact"])] {
         let at = it.get(field);

@@ -1,8 +1,8 @@
-//! How many items a list or a map has at most, wherever objects of built-in kinds have it.
+//! Limits on the lengths of lists and maps in objects of built-in kinds.
 //!
-//! Upstream bounds few of them, but one object has room for hundreds of thousands of items. So a list is here if something is made
-//! of each item that has many times its bytes, or if all are gone through for each of something else. What is counted over several
-//! lists together, as the ports of all containers, is with the rules of its kind.
+//! Upstream limits few of them, but one object has room for hundreds of thousands of items. So a list is limited here if each item
+//! produces something many times its size, or if the list is traversed for each item of something else. Totals over several lists,
+//! such as the ports of all containers, are in the rules of their kind.
 
 use serde_json::Value;
 
@@ -12,52 +12,52 @@ use crate::schema::decode::{PathNode, Step};
 use crate::schema::{self, Type};
 use crate::{Kind, Object};
 
-/// The struct, its field, and how many there may be: far more than a manifest that was meant has. Sorted.
+/// The struct, its field, and the limit: far above realistic manifests. Sorted.
 #[rustfmt::skip]
 const BOUNDS: &[(&str, &str, usize)] = &[
     ("ContainerStatus", "allocatedResources", 256),
-    // The mirror makes a slice of each, with the labels and annotations of the whole.
+    // The mirror creates a slice for each, with all labels and annotations.
     ("Endpoints", "subsets", 1024),
-    // All Pods are looked at for each metric, and all of an autoscaler's own scalings for each policy.
+    // All Pods are evaluated for each metric, and all recent scalings for each policy.
     ("HPAScalingRules", "policies", 100),
     ("HorizontalPodAutoscalerSpec", "metrics", 100),
-    // Each is an entry of every node's rules for each port.
+    // Each is an entry in every node's rules for each port.
     ("LoadBalancerStatus", "ingress", 256),
-    // Each is asked of every node.
+    // Each is evaluated for every node.
     ("NodeAffinity", "preferredDuringSchedulingIgnoredDuringExecution", 1000),
     ("NodeSelector", "nodeSelectorTerms", 1000),
     // Each is compared with each toleration of a Pod.
     ("NodeSpec", "taints", 256),
     ("NodeStatus", "allocatable", 1024),
     ("NodeStatus", "capacity", 1024),
-    // They are repeated in what is made of the object: EndpointSlices, claims.
+    // They are copied to derived objects: EndpointSlices, claims.
     ("ObjectMeta", "labels", 1024),
-    // Whoever deletes one of them goes through all.
+    // Deleting an owner traverses all of them.
     ("ObjectMeta", "ownerReferences", 1000),
     // Each is compared with each of a volume.
     ("PersistentVolumeClaimSpec", "accessModes", 64),
-    // A container takes kilobytes in whatever holds Pods; no node runs more of them.
+    // A container takes kilobytes in every component that stores Pods; nodes run no more of them.
     ("PodSpec", "containers", MAX_CONTAINERS),
-    // Those of a ServiceAccount come into each of its Pods.
+    // Those of a ServiceAccount are copied to each of its Pods.
     ("PodSpec", "imagePullSecrets", 256),
     ("PodSpec", "initContainers", MAX_CONTAINERS),
-    // The Pod's status tells of each that is not there yet.
+    // The Pod's status lists each missing one.
     ("PodSpec", "readinessGates", 256),
     ("PodSpec", "tolerations", 1000),
     // Each is compared with every Pod of the cluster.
     ("PodSpec", "topologySpreadConstraints", 100),
-    // A volume takes kilobytes too, and claims are looked for in those of other Pods.
+    // A volume takes kilobytes too, and claims are compared with other Pods'.
     ("PodSpec", "volumes", 1024),
     ("PodStatus", "allocatedResources", 256),
     ("PodStatus", "containerStatuses", MAX_CONTAINERS),
     ("PodStatus", "ephemeralContainerStatuses", MAX_CONTAINERS),
     ("PodStatus", "initContainerStatuses", MAX_CONTAINERS),
-    // The scheduler keeps each name with the node, and asks every node for it.
+    // The scheduler keeps each name with the node, and evaluates it for every node.
     ("ResourceRequirements", "limits", 256),
     ("ResourceRequirements", "requests", 256),
     ("Scheduling", "tolerations", 1000),
     ("ServiceAccount", "imagePullSecrets", 256),
-    // A Service has so many ways in at most, which are products of these.
+    // A Service's entry points are the products of these, which are limited.
     ("ServiceSpec", "externalIPs", 4096),
     ("ServiceSpec", "loadBalancerSourceRanges", 4096),
     ("ServiceSpec", "ports", 4096),
@@ -90,7 +90,7 @@ const ADDED_PARTS: usize = 8 + MAX_CONTAINERS;
 /// show, variables of containers. Each takes kilobytes in a node's agent, and may be asked for by name. Upstream has no bound.
 const MOST_PARTS: usize = 4096;
 const PARTS: &str = "sources, items and variables in all volumes and containers";
-/// The number of that row, which is in no table.
+/// The index of that limit, which is in no table.
 const OF_PARTS: usize = BOUNDS.len();
 
 fn most(kind: &Kind, row: usize) -> usize {
@@ -102,7 +102,7 @@ fn most(kind: &Kind, row: usize) -> usize {
     most + added.map_or(0, |row| ADDED[row].3)
 }
 
-/// Lists and maps beyond their bounds. An object that was stored with a longer one keeps it, and it grows no further.
+/// Refuses lists and maps that exceed their limits. A stored object with a longer one keeps it, but it cannot grow.
 pub fn check(kind: &Kind, new: &Object, old: Option<&Object>, errs: &mut Errors) {
     let mut beyond = Vec::new();
     visit(kind, new, &mut |row, count, at| {
@@ -119,7 +119,7 @@ pub fn check(kind: &Kind, new: &Object, old: Option<&Object>, errs: &mut Errors)
     }
 }
 
-/// Is told of each list and map that has a bound: the number of its row, how many there are, and where.
+/// Called for each limited list and map: the index of its row, its length, and its path.
 type Found<'f> = dyn FnMut(usize, usize, &PathNode<'_>) + 'f;
 
 fn visit(kind: &Kind, object: &Object, found: &mut Found<'_>) {
@@ -168,7 +168,7 @@ fn count(of: &Type, value: &Value) -> Option<usize> {
     }
 }
 
-/// How many such things a spec of a Pod has.
+/// The number of such items in a Pod's spec.
 fn parts(spec: &Value) -> usize {
     let items = |of: &Value| of["items"].as_array().map_or(0, Vec::len);
     let shown = |of: &Value| ["configMap", "secret", "downwardAPI"].iter().map(|kind| items(&of[kind])).sum::<usize>();
@@ -201,7 +201,7 @@ mod tests {
         assert!(ADDED.iter().all(|(kind, of, field, _)| KINDS.iter().any(|k| k.kind == *kind) && is_bound(of, field)));
     }
 
-    /// A row that names no field would be a slip.
+    /// A row without a matching field would be a mistake.
     #[test]
     fn every_row_names_a_list_or_a_map() {
         KINDS.iter().for_each(|kind| drop(kind.schema()));

@@ -1,4 +1,4 @@
-//! The rules of Jobs, and of the Jobs that a CronJob makes.
+//! The rules for Jobs, and for the templates in CronJobs.
 
 use std::collections::HashSet;
 
@@ -10,19 +10,18 @@ use crate::selector::LabelSelector;
 
 const MODES: &[&str] = &["Indexed", "NonIndexed"];
 
-/// The labels that tell a Job's Pods, old and new names of each.
+/// The labels that identify a Job's Pods, under old and new names.
 pub const UID_LABELS: [&str; 2] = ["controller-uid", "batch.kubernetes.io/controller-uid"];
 pub const NAME_LABELS: [&str; 2] = ["job-name", "batch.kubernetes.io/job-name"];
 
-/// What bounds the texts of indexes in an indexed Job's status.
+/// Limits the length of index lists in an indexed Job's status.
 const MAX_PARALLELISM: i64 = 100_000;
 const MAX_FAILED_INDEXES: i64 = 100_000;
-/// With a limit for each index and more completions than this, failed and completed indexes may alternate: there less is
-/// allowed of either.
+/// With a limit per index and more completions than this, failed and completed indexes may alternate: then both limits are lower.
 const MANY_COMPLETIONS: i64 = 100_000;
 const MAX_OF_MANY: i64 = 10_000;
 
-/// All rules of a Job's spec but those of its selector.
+/// All rules for a Job's spec except its selector.
 pub fn spec(spec: &At<'_>, errs: &mut Errors) {
     const COUNTS: &[&str] = &[
         "parallelism",
@@ -59,7 +58,7 @@ pub fn spec(spec: &At<'_>, errs: &mut Errors) {
 
 fn completion_mode(spec: &At<'_>, errs: &mut Errors) {
     let mode = spec.get("completionMode");
-    // A CronJob's template may leave it open.
+    // A CronJob's template may omit it.
     if mode.is_set() && !MODES.contains(&mode.str()) {
         errs.not_supported(&mode.path, mode.str(), MODES);
     }
@@ -215,13 +214,13 @@ fn restart_policy(spec: &At<'_>, errs: &mut Errors) {
             errs.invalid(&policy.path, policy.str(), "only \"Never\" is supported when podFailurePolicy is specified");
         }
         "OnFailure" => {}
-        // The default of other Pods is none here.
+        // The default of other Pods is not allowed here.
         "" | "Always" => errs.required(&policy.path, "valid values: \"OnFailure\", \"Never\""),
         other => errs.not_supported(&policy.path, other, &["OnFailure", "Never"]),
     }
 }
 
-/// What the server has generated is what it must be, unless the Job selects by hand.
+/// It must be the generated one, unless `manualSelector` is set.
 pub fn generated_selector(job: &Object, spec: &At<'_>, errs: &mut Errors) {
     let selector = spec.get("selector");
     if spec.get("manualSelector").bool() || !selector.is_set() {
@@ -260,7 +259,7 @@ pub fn indexed_name(root: &At<'_>, spec: &At<'_>, errs: &mut Errors) {
     }
 }
 
-/// What may not change.
+/// Immutable fields.
 pub fn update(new: &Object, old: &Object, errs: &mut Errors) {
     let (new, old) = (At::root(&new.0).get("spec"), At::root(&old.0).get("spec"));
     completions(&new, &old, errs);
@@ -270,7 +269,7 @@ pub fn update(new: &Object, old: &Object, errs: &mut Errors) {
         errs.immutable(&new.get(field), &old.get(field));
     }
     let (now, before) = (new.get("template"), old.get("template"));
-    // A Job that is held back may still be directed elsewhere.
+    // A suspended Job's scheduling directives may still be changed.
     let suspended = old.get("suspend").bool();
     let (a, b) = match suspended {
         true => (without_directives(now.value), without_directives(before.value)),
@@ -281,7 +280,7 @@ pub fn update(new: &Object, old: &Object, errs: &mut Errors) {
     }
 }
 
-/// The completions of an indexed Job change with its parallelism.
+/// An indexed Job's completions may only change together with its parallelism.
 fn completions(new: &At<'_>, old: &At<'_>, errs: &mut Errors) {
     let (now, before) = (new.get("completions"), old.get("completions"));
     if same(now.value, before.value) {
@@ -296,7 +295,7 @@ fn completions(new: &At<'_>, old: &At<'_>, errs: &mut Errors) {
     }
 }
 
-/// A template without what says where its Pods go.
+/// A template without scheduling directives.
 fn without_directives(template: &Value) -> Value {
     let mut out = template.clone();
     for field in ["labels", "annotations"] {
@@ -318,7 +317,7 @@ fn without_directives(template: &Value) -> Value {
     out
 }
 
-/// The rules of a Job's status.
+/// The rules for a Job's status.
 pub fn status(new: &Object, old: &Object, errs: &mut Errors) {
     let (root, before) = (At::root(&new.0), At::root(&old.0).get("status"));
     let status = root.get("status");

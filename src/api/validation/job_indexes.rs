@@ -1,12 +1,12 @@
-//! Sets of completion indexes in their text form (`0-2,5`), and the success policy, which is told by them.
+//! Sets of completion indexes in text form (`0-2,5`), and the success policy, which uses them.
 
 use super::{At, Errors};
 
-/// A text of indexes may be as long as this.
+/// The longest text.
 const LONGEST: usize = 64 * 1024;
 const MAX_RULES: usize = 20;
 
-/// Why a text is no set of indexes, as upstream words it.
+/// Why a text is not a set of indexes, in upstream's words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum IndexesError {
     #[error("cannot convert string to integer for index: {0:?}")]
@@ -22,7 +22,7 @@ enum IndexesError {
     Order { previous: i64, current: i64 },
 }
 
-/// How many indexes a text names, all below `completions`.
+/// How many indexes a text contains, all below `completions`.
 fn count(text: &str, completions: i64) -> Result<i64, IndexesError> {
     if text.is_empty() {
         return Ok(0);
@@ -57,7 +57,7 @@ fn interval(part: &str, completions: i64) -> Result<(i64, i64), IndexesError> {
     if first >= last { Err(IndexesError::Order { previous: first, current: last }) } else { Ok((first, last)) }
 }
 
-/// The rules of an indexed Job's success policy.
+/// The rules for an indexed Job's success policy.
 pub fn success_policy(policy: &At<'_>, completions: Option<i64>, errs: &mut Errors) {
     let rules = policy.get("rules");
     if rules.is_empty() {

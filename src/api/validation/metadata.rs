@@ -1,18 +1,17 @@
-//! The rules of `metadata`, the same for every kind.
+//! The rules for `metadata`, common to all kinds.
 
 use std::collections::HashSet;
 
 use super::{At, Errors, NameRule, names};
 use crate::{Kind, Object};
 
-/// The limit of all annotations of an object together, in bytes.
+/// The limit for all annotations of an object together, in bytes.
 const ANNOTATIONS_LIMIT: usize = 256 * 1024;
 
-/// Names beyond this are looked at first.
+/// Names longer than this are refused before other checks.
 const LONG_NAME: usize = 1024;
 
-/// What is bounded before anything is made of a new object: the server may repeat it for each item, as the name in a refusal for each
-/// port.
+/// Limits that apply before a new object is processed: the server may repeat a name for each item, as in a refusal for each port.
 pub fn check_size(kind: &Kind, object: &Object, errs: &mut Errors) {
     let meta = At::root(&object.0).get("metadata");
     let name = meta.get("name");
@@ -29,7 +28,7 @@ pub fn check_size(kind: &Kind, object: &Object, errs: &mut Errors) {
     }
 }
 
-/// The rules for a new object and for every later state of it.
+/// The rules for a new object and all its later states.
 pub fn check(kind: &Kind, object: &Object, errs: &mut Errors) {
     let meta = At::root(&object.0).get("metadata");
     name(kind, &meta, errs);
@@ -46,7 +45,7 @@ pub fn check(kind: &Kind, object: &Object, errs: &mut Errors) {
 fn generate_name(kind: &Kind, meta: &At<'_>, errs: &mut Errors) {
     let generate = meta.get("generateName");
     if !generate.is_empty() {
-        // A prefix may end with what a whole name may not: the suffix follows.
+        // A prefix may end with characters that a whole name may not: a suffix follows.
         let whole = format!("{}x", generate.str().trim_end_matches('-'));
         errs.invalid_each(&generate.path, generate.str(), kind.strategy.name.check(&whole));
     }
@@ -73,7 +72,7 @@ fn namespace(kind: &Kind, meta: &At<'_>, errs: &mut Errors) {
     }
 }
 
-/// A map of labels, wherever it is.
+/// A map of labels anywhere.
 pub fn labels(at: &At<'_>, errs: &mut Errors) {
     for (key, value) in at.entries() {
         errs.invalid_each(&at.path, key, names::qualified_name(key));
@@ -81,7 +80,7 @@ pub fn labels(at: &At<'_>, errs: &mut Errors) {
     }
 }
 
-/// A map of annotations: keys of any case, and a limit on the whole.
+/// A map of annotations: keys in any case, and a total limit.
 pub fn annotations(at: &At<'_>, errs: &mut Errors) {
     let mut size = 0;
     for (key, value) in at.entries() {
@@ -121,7 +120,7 @@ fn owner_references(at: &At<'_>, errs: &mut Errors) {
         }
         if owner.get("controller").bool() {
             let name = owner.get("name").str();
-            // The message holds the whole list, so one must do, however many there are.
+            // The message contains the whole list, so it is reported once.
             if let Some(first) = controller.filter(|_| !told) {
                 told = true;
                 let why = format!(
@@ -134,7 +133,7 @@ fn owner_references(at: &At<'_>, errs: &mut Errors) {
     }
 }
 
-/// What may not change, and what a terminating object may not gain.
+/// Immutable fields, and what a terminating object may not add.
 pub fn check_update(new: &Object, old: &Object, errs: &mut Errors) {
     let (new, old) = (At::root(&new.0).get("metadata"), At::root(&old.0).get("metadata"));
     for field in ["name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {

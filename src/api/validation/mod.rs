@@ -1,7 +1,7 @@
 //! Upstream's validation: rules over JSON trees that report fields by path, in upstream's reasons and words.
 //!
-//! A rule walks with `At`, a value that knows its path, and reports to `Errors`. The decoder has checked types already,
-//! so a rule only meets absent values and values of the right type.
+//! A rule traverses with `At`, a value with its path, and reports to `Errors`. The decoder has checked types already, so a rule
+//! only meets absent values and values of the right type.
 
 use serde_json::Value;
 
@@ -21,7 +21,7 @@ pub mod workload;
 
 pub use names::path_segment;
 
-/// Which names a kind's objects may have.
+/// The valid names of a kind's objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameRule {
     /// A DNS-1123 subdomain.
@@ -45,7 +45,7 @@ impl NameRule {
     }
 }
 
-/// A value and where it is.
+/// A value with its path.
 #[derive(Clone, Debug)]
 pub struct At<'a> {
     pub value: &'a Value,
@@ -71,13 +71,13 @@ impl<'a> At<'a> {
     pub fn key_path(&self, key: &str) -> String {
         field_path::key(&self.path, key)
     }
-    /// The items of a list; none where it is absent.
+    /// The items of a list; none if it is absent.
     pub fn items(&self) -> impl Iterator<Item = At<'a>> + use<'a> {
         let path = self.path.clone();
         let items = self.value.as_array().map(Vec::as_slice).unwrap_or_default();
         items.iter().enumerate().map(move |(i, value)| At { value, path: field_path::index(&path, i) })
     }
-    /// The entries of a map; none where it is absent. Each is at `path[key]`.
+    /// The entries of a map; none if it is absent. Each is at `path[key]`.
     pub fn entries(&self) -> impl Iterator<Item = (&'a str, At<'a>)> + use<'a> {
         let path = self.path.clone();
         let entries = self.value.as_object().into_iter().flatten();
@@ -86,14 +86,14 @@ impl<'a> At<'a> {
     pub fn is_set(&self) -> bool {
         !self.value.is_null()
     }
-    /// "" where it is absent.
+    /// "" if it is absent.
     pub fn str(&self) -> &'a str {
         self.value.as_str().unwrap_or("")
     }
     pub fn int(&self) -> Option<i64> {
         self.value.as_i64()
     }
-    /// `false` where it is absent.
+    /// `false` if it is absent.
     pub fn bool(&self) -> bool {
         self.value.as_bool().unwrap_or(false)
     }
@@ -111,15 +111,15 @@ impl<'a> At<'a> {
     }
 }
 
-/// What is wrong with an object so far. The writer of an object that is wrong in many thousand places hears of the first ones:
-/// the answer must not be so much larger than the question.
+/// The errors of an object so far. If there are many thousands only the first are reported: the response must not be so much larger
+/// than the request.
 #[derive(Debug, Default)]
 pub struct Errors(pub Vec<Cause>);
 
-/// The reason of a bound. Bounds are told here in one way: what has outgrown one before there was one may stay as large.
+/// The reason for exceeded limits, which are all reported in this form: existing lists that exceed a newer limit may stay as long.
 pub const TOO_MANY: &str = "FieldValueTooMany";
 
-/// How many causes are told, and how many bytes of each one's message.
+/// How many causes are reported, and how many bytes of each message.
 pub const MAX_CAUSES: usize = 1000;
 pub const MAX_MESSAGE: usize = 8 << 10;
 
@@ -135,12 +135,12 @@ impl Errors {
         self.0.push(Cause { reason: reason.to_owned(), message, field: path.as_ref().to_owned() });
     }
 
-    /// What is still added is not told.
+    /// Further ones are dropped.
     fn is_full(&self) -> bool {
         self.0.len() >= MAX_CAUSES
     }
 
-    /// `Required value`, with what else there is to say.
+    /// `Required value`, with further detail.
     pub fn required(&mut self, path: impl AsRef<str>, detail: &str) {
         let message = if detail.is_empty() { "Required value".to_owned() } else { format!("Required value: {detail}") };
         self.add("FieldValueRequired", path, message);
@@ -151,7 +151,7 @@ impl Errors {
             self.invalid_value(path, &value.into(), detail);
         }
     }
-    /// The same of a value of any size, which is not copied.
+    /// The same for a value of any size, which is not copied.
     pub fn invalid_value(&mut self, path: impl AsRef<str>, value: &Value, detail: impl AsRef<str>) {
         if self.is_full() {
             return;
@@ -192,18 +192,18 @@ impl Errors {
     pub fn too_many(&mut self, path: impl AsRef<str>, got: usize, max: usize) {
         self.too_many_of(path, got, max, "items");
     }
-    /// The same of what is not a list.
+    /// The same for something other than a list.
     pub fn too_many_of(&mut self, path: impl AsRef<str>, got: usize, max: usize, what: &str) {
         self.add(TOO_MANY, path, format!("Too many: {got}: must have at most {max} {what}"));
     }
-    /// A list or a map that has a bound.
+    /// A list or map with a limit.
     pub fn at_most(&mut self, at: &At<'_>, max: usize) {
         if at.len() > max {
             self.too_many(&at.path, at.len(), max);
         }
     }
 
-    /// A string that must be one of a few; empty counts as absent and is `Required`.
+    /// A string with a few valid values; empty counts as absent and is `Required`.
     pub fn one_of(&mut self, at: &At<'_>, supported: &[&str]) {
         match at.str() {
             "" => self.required(&at.path, ""),
@@ -217,7 +217,7 @@ impl Errors {
             self.invalid(&at.path, n, "must be greater than or equal to 0");
         }
     }
-    /// What may not change: the whole value at a path.
+    /// An immutable value.
     pub fn immutable(&mut self, new: &At<'_>, old: &At<'_>) {
         if !same(new.value, old.value) {
             self.invalid_value(&new.path, new.value, "field is immutable");
@@ -225,7 +225,7 @@ impl Errors {
     }
 }
 
-/// Equal as upstream's semantic equality has it: absent, null and empty are the same.
+/// Upstream's semantic equality: absent, null and empty are equal.
 pub fn same(a: &Value, b: &Value) -> bool {
     let empty = |v: &Value| match v {
         Value::Null => true,
@@ -244,18 +244,18 @@ pub fn same(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// A value as messages have it, as far as one has room: lists and maps may be as large as the object.
+/// A value as messages show it, truncated: lists and maps may be as large as the object.
 fn shown(value: &Value) -> String {
     if let Value::String(s) = value {
         return format!("{:?}", field_path::head(s, MAX_MESSAGE));
     }
     let mut begin = Begin(Vec::new());
-    // It fails where the room ends.
+    // Fails when the buffer is full.
     serde_json::to_writer(&mut begin, value).ok();
     String::from_utf8_lossy(&begin.0).into_owned()
 }
 
-/// The begin of what is written, one message long.
+/// A buffer for the beginning of the output, limited to one message.
 struct Begin(Vec<u8>);
 
 impl std::io::Write for Begin {

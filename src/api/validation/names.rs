@@ -1,6 +1,6 @@
-//! The syntax of names, labels, ports and paths. Each function gives upstream's messages; none: it is well formed.
+//! The syntax of names, labels, ports and paths. Each function returns upstream's messages; none: it is valid.
 
-/// A sentence, empty or one element: what the callers collect.
+/// Empty or one sentence, for callers to collect.
 type Messages = Vec<String>;
 
 fn is_lower(b: u8) -> bool {
@@ -158,7 +158,7 @@ pub fn between(low: i64, high: i64) -> String {
     format!("must be between {low} and {high}, inclusive")
 }
 
-/// The name of an environment variable, as relaxed in 1.32: printable ASCII but `=`.
+/// The name of an environment variable, as relaxed in 1.32: printable ASCII except `=`.
 pub fn env_var_name(s: &str) -> Messages {
     if s.is_empty() {
         return vec!["environment variable name must be non-empty".to_owned()];
@@ -206,7 +206,7 @@ pub fn ip(s: &str) -> Messages {
     }
 }
 
-/// As upstream's strict validation has it: an IPv4 address is written as one.
+/// As in upstream's strict validation: an IPv4 address must be written as such.
 pub fn unmapped_ip(s: &str) -> Messages {
     let ip = s.parse().ok();
     match ip.and_then(|ip: std::net::Ipv6Addr| ip.to_ipv4_mapped()) {
@@ -215,7 +215,7 @@ pub fn unmapped_ip(s: &str) -> Messages {
     }
 }
 
-/// The IPv4 address that an IPv6 one stands for: mapped, compatible, or by NAT64 (RFC 6052).
+/// The IPv4 address embedded in an IPv6 one: mapped, compatible, or NAT64 (RFC 6052).
 pub fn plain_ip(ip: std::net::IpAddr) -> std::net::IpAddr {
     let std::net::IpAddr::V6(v6) = ip else { return ip };
     let embedded = |[.., high, low]: [u16; 8]| {
@@ -234,16 +234,16 @@ pub fn plain_ip(ip: std::net::IpAddr) -> std::net::IpAddr {
     }
 }
 
-/// Why traffic may not be led to an address: upstream's `ValidateEndpointIP`.
+/// Why an address must not receive traffic: upstream's `ValidateEndpointIP`.
 pub fn special_ip(ip: std::net::IpAddr) -> Option<&'static str> {
-    // `::ffff:127.0.0.1` leads where `127.0.0.1` does.
+    // `::ffff:127.0.0.1` is equivalent to `127.0.0.1`.
     let ip = plain_ip(ip);
     let link_local = match ip {
         std::net::IpAddr::V4(ip) => ip.is_link_local(),
         std::net::IpAddr::V6(ip) => ip.is_unicast_link_local(),
     };
     match ip {
-        // All of 0.0.0.0/8 is this machine to Linux.
+        // Linux treats all of 0.0.0.0/8 as this machine.
         std::net::IpAddr::V4(ip) if ip.octets()[0] == 0 => Some("may not be unspecified (0.0.0.0 or ::)"),
         ip if ip.is_unspecified() => Some("may not be unspecified (0.0.0.0 or ::)"),
         ip if ip.is_loopback() => Some("may not be in the loopback range (127.0.0.0/8, ::1/128)"),
@@ -262,7 +262,7 @@ pub fn cidr(s: &str) -> Messages {
     }
 }
 
-/// `example.com/name`: what a field names as the manager of something.
+/// `example.com/name`: a field's controller or manager.
 pub fn domain_prefixed_path(s: &str) -> Messages {
     if s.is_empty() {
         return vec!["Required value".to_owned()];

@@ -1,15 +1,15 @@
-//! Selectors of labels as objects have them, and how large they may be.
+//! Label selectors in objects, and their limits.
 //!
-//! Upstream has no bounds; but a selector that is stored is asked of every object that changes near it, for as long as it is there,
-//! and one object has room for tens of thousands of requirements.
+//! Upstream has no limits; but a stored selector is evaluated for every related object that changes, and one object has room for
+//! tens of thousands of requirements.
 
 use super::{At, Errors, metadata, names};
 
-/// How many requirements a selector has at most, `matchLabels` and `matchExpressions` together.
+/// The most requirements in a selector, `matchLabels` and `matchExpressions` together.
 pub const MAX_REQUIREMENTS: usize = 256;
-/// How many values its requirements have at most, all together.
+/// The most values in its requirements, all together.
 pub const MAX_VALUES: usize = 1000;
-/// How many requirements and values those selectors of an object have together that are asked one after the other.
+/// The most requirements and values in all selectors of an object that are evaluated together.
 pub const MAX_OF_ALL: usize = 4096;
 
 /// A `metav1.LabelSelector`.
@@ -38,13 +38,13 @@ pub fn label_selector(at: &At<'_>, errs: &mut Errors) {
     }
 }
 
-/// A selector that is a map of labels, as a Service's, or a Pod's `nodeSelector`.
+/// A selector in the form of a label map, as in a Service, or a Pod's `nodeSelector`.
 pub fn label_map(at: &At<'_>, errs: &mut Errors) {
     errs.at_most(at, MAX_REQUIREMENTS);
     metadata::labels(at, errs);
 }
 
-/// The bounds of a selector with requirements in a list, and so many beside it.
+/// The limits of a selector with a list of requirements, and `beside` other ones.
 pub fn bounds(at: &At<'_>, beside: usize, expressions: &At<'_>, errs: &mut Errors) {
     let requirements = beside + expressions.len();
     if requirements > MAX_REQUIREMENTS {
@@ -56,7 +56,7 @@ pub fn bounds(at: &At<'_>, beside: usize, expressions: &At<'_>, errs: &mut Error
     }
 }
 
-/// How many look-ups and comparisons a `metav1.LabelSelector` takes at most for one object.
+/// The maximum lookups and comparisons of a `metav1.LabelSelector` for one object.
 pub fn lookups(at: &At<'_>) -> usize {
     let expressions = at.get("matchExpressions");
     at.get("matchLabels").len() + expressions.len() + values(&expressions)

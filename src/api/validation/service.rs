@@ -1,4 +1,4 @@
-//! The rules of a Service.
+//! The rules for a Service.
 
 use std::collections::HashSet;
 
@@ -38,14 +38,14 @@ pub fn check(service: &Object) -> Vec<Cause> {
     errs.0
 }
 
-/// What a new Service may not have, while one that has it already may keep it.
+/// Refused for a new Service, while an existing one may keep it.
 pub fn check_create(service: &Object) -> Vec<Cause> {
     let mut errs = Errors::default();
     unmapped(&At::root(&service.0), None, &mut errs);
     errs.0
 }
 
-/// Of the status: where it leads in from outside.
+/// For the status: its external addresses.
 pub fn check_status(new: &Object, old: &Object) -> Vec<Cause> {
     let mut errs = Errors::default();
     let (new, before) = (ingress(&At::root(&new.0)), ingress(&At::root(&old.0)));
@@ -62,8 +62,8 @@ fn ingress<'a>(service: &At<'a>) -> Vec<At<'a>> {
     list.items().map(|one| one.get("ip")).collect()
 }
 
-/// A second way to write an IPv4 address, which not every program takes for that address. What a Service has had in the same field
-/// stays (upstream's `IsValidIPForLegacyField`).
+/// An IPv4-mapped address, which not all programs treat as IPv4. Existing values of the same field stay (upstream's
+/// `IsValidIPForLegacyField`).
 fn unmapped(new: &At<'_>, old: Option<&At<'_>>, errs: &mut Errors) {
     type Field = for<'a> fn(&At<'a>) -> Vec<At<'a>>;
     const FIELDS: [Field; 3] =
@@ -77,13 +77,13 @@ fn unmapped(new: &At<'_>, old: Option<&At<'_>>, errs: &mut Errors) {
     }
 }
 
-/// `clusterIPs`, or `clusterIP` where only that is given.
+/// `clusterIPs`, or `clusterIP` if only that is given.
 fn cluster_ips_of<'a>(spec: &At<'a>) -> Vec<At<'a>> {
     let list = spec.get("clusterIPs");
     if list.is_empty() { vec![spec.get("clusterIP")] } else { list.items().collect() }
 }
 
-/// As they were in the annotation that was before them, they may have spaces around; upstream names them as its Go types do.
+/// They may have surrounding spaces, as in the annotation that preceded them; upstream's messages use the names of its Go types.
 fn source_ranges(spec: &At<'_>, errs: &mut Errors) {
     let ranges = spec.get("loadBalancerSourceRanges");
     let path = spec.path("LoadBalancerSourceRanges");
@@ -96,12 +96,12 @@ fn source_ranges(spec: &At<'_>, errs: &mut Errors) {
     }
 }
 
-/// A Service leads in by at most so many ways. Upstream has no bound; but each address, and each source range, is an entry of
-/// every node's rules for each port, and a megabyte has room for millions of them.
+/// The most entry points of a Service. Upstream has no limit; but each address, and each source range, is an entry in every node's
+/// rules for each port, and a megabyte has room for millions of them.
 pub const MAX_WAYS: usize = 4096;
 
-/// So many of its ports at most lead to a port by its name: each may be another number in each Pod, and then each Pod has a slice,
-/// and a subset, of its own, with all of the Service's ports.
+/// The most ports with a named target: each may have a different number in each Pod, and then each Pod has its own slice, and
+/// subset, with all of the Service's ports.
 const MAX_NAMED_TARGETS: usize = 256;
 
 fn ways(spec: &At<'_>, errs: &mut Errors) {
@@ -121,7 +121,7 @@ fn is_headless(spec: &At<'_>) -> bool {
     spec.get("clusterIP").str() == "None" || spec.get("clusterIPs").items().next().is_some_and(|ip| ip.str() == "None")
 }
 
-/// Which of the other fields go with which type.
+/// Which other fields are valid for which type.
 fn by_type(spec: &At<'_>, headless: bool, errs: &mut Errors) {
     let ips = spec.path("clusterIPs");
     match spec.get("type").str() {
@@ -327,7 +327,7 @@ fn families(spec: &At<'_>, errs: &mut Errors) {
     }
 }
 
-/// `clusterIPs`, or `clusterIP` where only that is given.
+/// `clusterIPs`, or `clusterIP` if only that is given.
 fn addresses<'a>(spec: &At<'a>) -> Vec<&'a str> {
     let all: Vec<&str> = spec.get("clusterIPs").items().map(|ip| ip.str()).collect();
     match spec.get("clusterIP").str() {
@@ -336,20 +336,20 @@ fn addresses<'a>(spec: &At<'a>) -> Vec<&'a str> {
     }
 }
 
-/// The places of the addresses that are not the ones that the Service had.
+/// The positions and values of addresses that have changed.
 fn changed_cluster_ips<'a>(new: &At<'a>, old: &At<'a>) -> Vec<(usize, &'a str)> {
     let (now, before) = (addresses(new), addresses(old));
     now.into_iter().enumerate().filter(|(i, ip)| before.get(*i).is_some_and(|was| was != ip)).collect()
 }
 
-/// Whether an update gives a Service another address than it has, which is refused.
+/// Whether an update changes a Service's addresses, which is refused.
 pub fn changes_cluster_ips(new: &Object, old: &Object) -> bool {
     let (new, old) = (At::root(&new.0).get("spec"), At::root(&old.0).get("spec"));
     let has_none = |spec: &At<'_>| spec.get("type").str() == "ExternalName";
     !has_none(&new) && !has_none(&old) && !changed_cluster_ips(&new, &old).is_empty()
 }
 
-/// A ClusterIP that was once given stays, as long as the Service has one at all.
+/// An assigned ClusterIP is immutable, as long as the Service has one at all.
 pub fn check_update(new: &Object, old: &Object) -> Vec<Cause> {
     let mut errs = Errors::default();
     unmapped(&At::root(&new.0), Some(&At::root(&old.0)), &mut errs);

@@ -1,10 +1,10 @@
-//! Where a webhook is: the `clientConfig` of admission webhooks and of conversions.
+//! The destination of a webhook: the `clientConfig` of admission and conversion webhooks.
 //!
 //! Upstream: `ValidateWebhookURL` and `ValidateWebhookService` of `apiserver/pkg/util/webhook`.
 
 use super::{At, Errors, names};
 
-/// Exactly one of `url` and `service`, and that one well formed.
+/// Exactly one of `url` and `service`, which must be valid.
 pub fn client_config(config: &At<'_>, errs: &mut Errors) {
     let (url, service) = (config.get("url"), config.get("service"));
     match (url.is_set(), service.is_set()) {
@@ -27,7 +27,7 @@ pub fn client_config(config: &At<'_>, errs: &mut Errors) {
     }
 }
 
-/// Segments that are DNS-1123 subdomains; one slash may follow the last.
+/// Segments must be DNS-1123 subdomains; a trailing slash is allowed.
 fn service_path(path: &At<'_>, errs: &mut Errors) {
     let whole = path.str();
     if matches!(whole, "" | "/") {

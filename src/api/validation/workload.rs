@@ -1,4 +1,4 @@
-//! The rules that Deployments, ReplicaSets and their like share: selector, template, counts, rolling updates.
+//! The rules shared by Deployments, ReplicaSets and the like: selector, template, counts, rolling updates.
 
 use std::collections::HashSet;
 
@@ -9,8 +9,8 @@ use crate::int_or_string::percent;
 use crate::selector::LabelSelector;
 use crate::{Cause, Object};
 
-/// The selector is there, is not empty, and matches the template; the template makes Pods that run for ever. `claims`:
-/// volumes that the Pods have beside the template's.
+/// The selector must exist, not be empty, and match the template, whose Pods must run forever. `claims`: volumes of the Pods in
+/// addition to the template's.
 pub fn selector_and_template(spec: &At<'_>, kind: &str, claims: &[&str], errs: &mut Errors) {
     let selector = spec.get("selector");
     if !selector.is_set() {
@@ -26,7 +26,7 @@ pub fn selector_and_template(spec: &At<'_>, kind: &str, claims: &[&str], errs: &
     runs_for_ever(spec, kind, claims, errs);
 }
 
-/// The template makes Pods that run for ever.
+/// The template's Pods must run forever.
 pub fn runs_for_ever(spec: &At<'_>, kind: &str, claims: &[&str], errs: &mut Errors) {
     let template = spec.get("template");
     if claims.is_empty() {
@@ -46,7 +46,7 @@ pub fn runs_for_ever(spec: &At<'_>, kind: &str, claims: &[&str], errs: &mut Erro
     }
 }
 
-/// The selector, where there is one, matches the template's labels.
+/// The selector, if any, must match the template's labels.
 pub fn selector_matches(spec: &At<'_>, errs: &mut Errors) {
     let labels = spec.get("template").get("metadata").get("labels");
     if let Ok(parsed) = LabelSelector::from_json(spec.get("selector").value)
@@ -57,7 +57,7 @@ pub fn selector_matches(spec: &At<'_>, errs: &mut Errors) {
     }
 }
 
-/// A Pod template with volumes that it does not name itself.
+/// A Pod template with additional volumes from claims.
 fn with_claims(template: &Value, claims: &[&str]) -> Value {
     let mut template = template.clone();
     let volumes = &mut template["spec"]["volumes"];
@@ -65,7 +65,7 @@ fn with_claims(template: &Value, claims: &[&str]) -> Value {
         *volumes = json!([]);
     }
     if let Some(list) = volumes.as_array_mut() {
-        // Upstream lets a claim take a volume's place.
+        // Upstream lets a claim replace a volume.
         let taken: HashSet<&str> = claims.iter().copied().collect();
         list.retain(|volume| volume["name"].as_str().is_none_or(|name| !taken.contains(name)));
         list.extend(claims.iter().map(|c| json!({"name": c, "persistentVolumeClaim": {"claimName": c}})));
@@ -80,7 +80,7 @@ pub fn selector_immutable(new: &Object, old: &Object) -> Vec<Cause> {
     errs.0
 }
 
-/// Counts that are not negative, and pairs of which the first may not exceed the second.
+/// Counts must not be negative, and the first of each pair must not exceed the second.
 pub fn status(status: &At<'_>, counts: &[&str], order: &[(&str, &str)], errs: &mut Errors) {
     for field in counts {
         errs.non_negative(&status.get(field));
@@ -111,7 +111,7 @@ pub fn rolling_update(rolling: &At<'_>, errs: &mut Errors) {
     at_most_100_percent(&unavailable, errs);
 }
 
-/// A count of the status that only grows.
+/// A count in the status that only grows.
 pub fn not_decremented(new: &At<'_>, old: &At<'_>, errs: &mut Errors) {
     if new.int().unwrap_or(0) < old.int().unwrap_or(0) {
         errs.invalid(&new.path, new.int().unwrap_or(0), "cannot be decremented");
@@ -128,7 +128,7 @@ pub fn at_most_100_percent(at: &At<'_>, errs: &mut Errors) {
     }
 }
 
-/// A number that is not negative, or a percentage.
+/// A non-negative number, or a percentage.
 pub fn int_or_percent(at: &At<'_>, errs: &mut Errors) {
     if at.value.is_string() && percent(at.value).is_none() {
         let why = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex \

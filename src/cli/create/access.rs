@@ -87,13 +87,13 @@ pub struct ClusterRoleBinding {
 }
 
 impl Rules {
-    /// The words that name resources, but for those that mean all of a group.
+    /// The arguments that name resources, except those for all of a group.
     fn named(&self) -> impl Iterator<Item = &str> {
         let words = self.resource.iter().map(|word| word.split('/').next().unwrap_or(word));
         words.filter(|word| !word.is_empty() && !word.starts_with('*'))
     }
 
-    /// One rule for each group of resources, in order of the groups' names.
+    /// One rule for each API group, in order of the groups' names.
     fn of_resources(&self) -> Result<Vec<Value>, Failure> {
         if self.verb.is_empty() {
             return Err(Failure::usage("at least one verb must be specified"));
@@ -116,7 +116,7 @@ impl Rules {
         Ok(groups.into_iter().map(rule).collect())
     }
 
-    /// Each verb once; `*` is all of them.
+    /// Distinct verbs; `*` is all of them.
     fn verbs(&self) -> Vec<&str> {
         if self.verb.iter().any(|verb| verb == "*") {
             return vec!["*"];
@@ -131,14 +131,14 @@ impl Rules {
     }
 }
 
-/// Group and name of a resource as argv has it: `deploy`, `deployments.apps`, `pods/log`, `*`, `*.apps`.
+/// The group and name of a resource argument: `deploy`, `deployments.apps`, `pods/log`, `*`, `*.apps`.
 fn resolved(word: &str) -> Result<(String, String), Failure> {
     let (resource, part) = word.split_once('/').map_or((word, ""), |(resource, part)| (resource, part));
     let with_part = |plural: &str| if part.is_empty() { plural.to_owned() } else { format!("{plural}/{part}") };
     if resource.is_empty() {
         return Err(Failure::usage(format!("resource with no name: {word:?}")));
     }
-    // As upstream: all resources of a group, of the core group where none is named.
+    // As upstream: all resources of a group, by default the core group.
     if let Some(group) = resource.strip_prefix('*') {
         return Ok((group.trim_start_matches('.').to_owned(), with_part("*")));
     }
@@ -220,7 +220,7 @@ fn binding(object: Value, kind: &str, role: &str, subjects: &Subjects) -> Result
 
 /// `a=b,c=d` as a selector's `matchLabels`.
 pub(super) fn match_labels(text: &str) -> Result<Value, Failure> {
-    // What no selector is, is no list of labels either.
+    // An invalid selector is not a list of labels either.
     LabelSelector::parse(text)?;
     let pairs = text
         .split(',')

@@ -1,4 +1,4 @@
-//! `create job` and `create cronjob`: from an image and a command, or a Job of what a CronJob makes.
+//! `create job` and `create cronjob`: from an image and a command, or a Job from a CronJob.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::object::{named, with};
 use crate::{Session, error::Failure, known, target};
 use podwright_api::Object;
 
-/// Tells a CronJob's Jobs that were made by hand.
+/// Marks Jobs created by hand from a CronJob.
 const BY_HAND: &str = "cronjob.kubernetes.io/instantiate";
 
 #[derive(clap::Args)]
@@ -43,7 +43,7 @@ pub struct CronJob {
 }
 
 impl Job {
-    /// The CronJob that it is made from, if it is.
+    /// The CronJob of `--from`, if given.
     pub async fn source(&self, session: &Session) -> Result<Option<Object>, Failure> {
         let Some(from) = &self.from else { return Ok(None) };
         let (kind, name) = from.split_once('/').unwrap_or(("cronjob", from));
@@ -95,7 +95,7 @@ impl CronJob {
     }
 }
 
-/// The spec of a Job with one container, which has its name.
+/// The spec of a Job with one container of this name.
 fn spec(name: &str, image: &str, command: &[String], restart: &str) -> Value {
     let mut container = json!({ "image": image, "name": name, "resources": {} });
     if !command.is_empty() {

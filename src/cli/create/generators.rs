@@ -1,4 +1,4 @@
-//! Objects made from flags: `create deployment x --image=...` and the like.
+//! Generates objects from flags: `create deployment x --image=...` and the like.
 
 use base64::Engine;
 use serde_json::{Map, Value, json};
@@ -161,7 +161,7 @@ pub enum Service {
 }
 
 impl Generator {
-    /// The words of argv that name kinds of any sort.
+    /// The arguments that name resource types.
     pub fn resources(&self) -> Vec<&str> {
         match self {
             Generator::Role(role) => role.resources().collect(),

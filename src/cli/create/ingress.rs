@@ -37,7 +37,7 @@ impl Ingress {
         if let Some(service) = &self.default_backend {
             spec.insert("defaultBackend".to_owned(), backend(service)?);
         }
-        // Of one host or secret one entry each, in order of their first mention.
+        // One entry for each host or secret, in order of first occurrence.
         let (mut rules, mut tls): (Vec<Value>, Vec<Value>) = (Vec::new(), Vec::new());
         for text in &self.rule {
             let rule = Rule::of(text)?;
@@ -74,13 +74,13 @@ impl Ingress {
     }
 }
 
-/// What a rule says.
+/// A parsed rule.
 struct Rule<'a> {
     host: &'a str,
     path: String,
     path_type: &'static str,
     service: &'a str,
-    /// The secret of its certificate, which may be the controller's own.
+    /// The secret of its certificate; may be empty for the controller's own.
     tls: Option<&'a str>,
 }
 
@@ -117,7 +117,7 @@ fn backend(text: &str) -> Result<Value, Failure> {
     Ok(json!({ "service": { "name": name, "port": port } }))
 }
 
-/// The entry that is the same, or the new one behind the others.
+/// The matching entry, or a new one at the end.
 fn entry(all: &mut Vec<Value>, fresh: Value, is_same: impl Fn(&Value, &Value) -> bool) -> &mut Value {
     let at = all.iter().position(|had| is_same(had, &fresh)).unwrap_or_else(|| {
         all.push(fresh);

@@ -1,4 +1,4 @@
-//! `create`: makes objects from manifests or from flags; one that exists already is an error.
+//! `create`: creates objects from manifests or flags; an existing one is an error.
 
 mod access;
 mod batch;
@@ -76,7 +76,7 @@ async fn create(document: Document, args: &Args, session: &Session) -> Result<()
     args.writing.tell(document.kind, &made, "created")
 }
 
-/// Creates what flags describe; shown in a dry run, it names its namespace only where argv does.
+/// Creates the object described by flags; a dry run shows its namespace only if given explicitly.
 async fn generated(generator: &Generator, writing: &Writing, session: &Session) -> Outcome {
     let source = match generator {
         Generator::Job(job) => job.source(session).await?,
@@ -88,13 +88,13 @@ async fn generated(generator: &Generator, writing: &Writing, session: &Session) 
         (generator, _) => generator.object(),
     };
     let mut object = object?;
-    // The invariant: generators make kinds of the table.
+    // The invariant: generators create built-in kinds.
     let kind = kinds::of(object.api_version(), object.kind()).expect("a kind of the table");
     if kind.namespaced && session.namespace_given {
         object.set_meta("namespace", serde_json::Value::from(session.namespace.as_str()));
     }
     let made = writing.create(session, kind, &object, FieldValidation::Strict).await;
-    // As kubectl words it: a Namespace's refusal as it is, the others' with what was tried.
+    // In kubectl's words: a Namespace's error is unchanged, others have the attempted action.
     let made = made.map_err(|failure| match failure {
         Failure::Server { status, .. } if kind.built_in() != "Namespace" => {
             Failure::usage(format!("failed to create {}: {}", kind.singular, status.message))

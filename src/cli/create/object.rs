@@ -1,8 +1,8 @@
-//! An object as upstream's generators begin it.
+//! The skeleton of an object, like upstream's generators'.
 
 use serde_json::{Value, json};
 
-/// As upstream's generators: the creation time is there, and null.
+/// As upstream's generators: creationTimestamp is present and null.
 pub(super) fn named(api_version: &str, kind: &str, name: &str) -> Value {
     json!({ "apiVersion": api_version, "kind": kind, "metadata": { "creationTimestamp": null, "name": name } })
 }

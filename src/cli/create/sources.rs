@@ -1,4 +1,4 @@
-//! Where ConfigMaps and Secrets get their data: literals, files, folders, env files.
+//! Data sources of ConfigMaps and Secrets: literals, files, directories, env files.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,19 +18,19 @@ pub struct Sources {
 
 type Data = Vec<(String, Vec<u8>)>;
 
-/// Why there is no data, in kubectl's words.
+/// Why the data is invalid, in kubectl's words.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
-    /// Env files and other sources are given.
+    /// Env files are combined with other sources.
     #[error("from-env-file cannot be combined with from-file or from-literal")]
     Combined,
     /// A literal without a key or a value.
     #[error("invalid literal source {0}, expected key=value")]
     Literal(String),
-    /// A key comes twice.
+    /// A key occurs twice.
     #[error("cannot add key {0}, another key by that name already exists")]
     Twice(String),
-    /// A folder's files have keys of their own.
+    /// A directory's files determine the keys.
     #[error("cannot give a key name for a directory path")]
     KeyOfFolder,
     #[error("error reading {}: {why}", .path.display())]
@@ -43,7 +43,8 @@ impl Sources {
     /// All keys with their bytes.
     ///
     /// # Errors
-    /// A key comes twice, a source is none, or a file cannot be read.
+    ///
+    /// A key occurs twice, a source is invalid, or a file cannot be read.
     pub fn read(&self) -> Result<Data, DataError> {
         if !self.from_env_file.is_empty() && !(self.from_literal.is_empty() && self.from_file.is_empty()) {
             return Err(DataError::Combined);
@@ -76,7 +77,7 @@ fn bytes(path: &Path) -> Result<Vec<u8>, DataError> {
     std::fs::read(path).map_err(|why| DataError::Read { path: path.to_owned(), why })
 }
 
-/// A value between two quotes of a kind loses them.
+/// Removes matching quotes around a value.
 fn unquoted(value: &str) -> &str {
     let between = |quote| value.strip_prefix(quote).and_then(|v: &str| v.strip_suffix(quote));
     between('"').or_else(|| between('\'')).unwrap_or(value)
@@ -98,7 +99,7 @@ fn file(text: &str, data: &mut Data) -> Result<(), DataError> {
     files.iter().try_for_each(|file| add(data, &name(file), bytes(file)?))
 }
 
-/// Lines of KEY=VALUE; a KEY alone takes its value from our environment.
+/// Lines of KEY=VALUE; a KEY alone takes its value from the process' environment.
 fn environment(text: &str, data: &mut Data) -> Result<(), DataError> {
     let lines = text.lines().map(str::trim_start).filter(|line| !line.is_empty() && !line.starts_with('#'));
     for line in lines {

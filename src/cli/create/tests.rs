@@ -1,4 +1,4 @@
-//! Generated objects, as kubectl makes them.
+//! Generated objects, compared with kubectl's.
 
 use expect_test::{Expect, expect};
 

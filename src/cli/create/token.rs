@@ -1,4 +1,4 @@
-//! `create token`: a token of a ServiceAccount.
+//! `create token`: requests a token of a ServiceAccount.
 
 use std::process::ExitCode;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::{Outcome, Session, error::Failure, pods::kind_of, wait};
 use podwright_api::{Status, Verb};
 
-/// What a token may be bound to: kinds with their versions, in the order of their names.
+/// The kinds that a token can be bound to, with their versions, sorted by name.
 const BOUND: [(&str, &str); 3] = [("Node", "v1"), ("Pod", "v1"), ("Secret", "v1")];
 
 #[derive(clap::Args)]

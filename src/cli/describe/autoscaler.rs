@@ -1,4 +1,4 @@
-//! The page of a HorizontalPodAutoscaler.
+//! The description of a HorizontalPodAutoscaler.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -50,7 +50,7 @@ fn metric(metric: &Value, current: &Value) -> String {
     let amounts = |target: &Value, now: &Value, field: &str| {
         format!("\t{} / {}", or(&now[field], "<unknown>"), text(&target[field]))
     };
-    // Objects and what is outside are shared, or counted whole.
+    // Object and external metrics are averaged over Pods, or total values.
     let shared = |target: &Value, now: &Value| match target["averageValue"].is_null() {
         true => format!("(target value):{}", amounts(target, now, "value")),
         false => format!("(target average value):{}", amounts(target, now, "averageValue")),

@@ -1,4 +1,4 @@
-//! The pages of Jobs and CronJobs.
+//! The descriptions of Jobs and CronJobs.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -11,7 +11,7 @@ use super::{
 use crate::page::Page;
 use podwright_api::{Object, columns};
 
-/// So much of a list of indexes is shown, to the end of the index there.
+/// How much of a list of indexes is shown, up to the end of an index.
 const INDEXES: usize = 50;
 
 pub fn job(page: &mut Page, job: &Object, _related: &Related, _now: Timestamp) {
@@ -47,7 +47,7 @@ pub fn job(page: &mut Page, job: &Object, _related: &Related, _now: Timestamp) {
     pod_template(page, &spec["template"]);
 }
 
-/// A long list of indexes, cut after one of them.
+/// A long list of indexes, truncated after one of them.
 fn shortened(indexes: &str) -> String {
     let rest = indexes.get(INDEXES..).and_then(|rest| rest.find(','));
     rest.map_or_else(|| indexes.to_owned(), |comma| format!("{}...", &indexes[..=INDEXES + comma]))

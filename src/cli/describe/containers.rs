@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::text::{boolean, list, or, text, time};
 use crate::page::Page;
 
-/// Where a section stands: a Pod's own, or one of a template, which kubectl moves in a little.
+/// The position of a section: in a Pod, or in a template, which kubectl indents slightly.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Layout {
     Pod,
@@ -23,7 +23,7 @@ impl Layout {
     }
 }
 
-/// One section of containers, with their statuses where there are any.
+/// One section of containers, with their statuses if any.
 pub fn section(page: &mut Page, title: &str, containers: &Value, statuses: &Value, place: Layout) {
     let none = if list(containers).is_empty() { " <none>" } else { "" };
     page.line(0, format!("{}{title}:{none}", place.title()));

@@ -7,7 +7,7 @@ use super::text::{or, text};
 use crate::page::Page;
 use podwright_api::{Object, columns::age};
 
-/// Who tells an event.
+/// The source of an event.
 fn source(event: &Object) -> String {
     or(&event.0["source"]["component"], &text(&event.0["reportingComponent"]))
 }
@@ -22,7 +22,7 @@ pub fn when(event: &Object) -> Option<Timestamp> {
     text(last(event)).parse().ok()
 }
 
-/// `5m`, or `10s (x4 over 3m)` for one that was seen again.
+/// `5m`, or `10s (x4 over 3m)` for a repeated one.
 pub fn seen(event: &Object, now: Timestamp) -> String {
     let first = event.at("firstTimestamp").or(event.at("eventTime")).unwrap_or(last(event));
     let count = event.at("series.count").or(event.at("count")).and_then(Value::as_i64).unwrap_or(1);

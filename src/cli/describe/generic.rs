@@ -1,4 +1,4 @@
-//! The page of a kind without one of its own: all its fields, named as people would.
+//! The description of any other kind: all its fields, with readable names.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -10,7 +10,7 @@ use super::{
 use crate::page::Page;
 use podwright_api::Object;
 
-/// Told in the head already, or of no use to people.
+/// Shown in the head already, or not useful to humans.
 const SKIPPED: [&str; 5] =
     ["metadata.name", "metadata.namespace", "metadata.labels", "metadata.annotations", "metadata.managedFields"];
 
@@ -46,7 +46,7 @@ fn fields(page: &mut Page, level: usize, value: &Value, path: &str) {
     }
 }
 
-/// `leaseDurationSeconds` as `Lease Duration Seconds`, `apiVersion` as `API Version`.
+/// `leaseDurationSeconds` becomes `Lease Duration Seconds`, `apiVersion` `API Version`.
 fn title(name: &str) -> String {
     const SHOUTED: [&str; 6] = ["api", "uid", "ip", "url", "tls", "id"];
     if name.contains(['/', '.', '-']) {

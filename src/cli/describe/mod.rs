@@ -1,6 +1,6 @@
-//! `describe`: everything about objects, with their events, laid out as kubectl does.
+//! `describe`: details of objects, with their events, in kubectl's layout.
 //!
-//! What belongs to an object is fetched first ([`related`]); the pages are then pure functions of it, one a kind.
+//! Related objects are fetched first ([`related`]); the descriptions are pure functions of them, one per kind.
 
 mod autoscaler;
 mod batch;
@@ -44,10 +44,10 @@ pub struct Args {
     show_events: bool,
 }
 
-/// The page of a kind.
+/// The description of a kind.
 type Describer = fn(&mut Page, &Object, &Related, Timestamp);
 
-/// Kinds with a page of their own; the others get all their fields.
+/// Kinds with specific descriptions; others show all fields.
 const DESCRIBERS: &[(&str, Describer)] = &[
     ("Pod", pod::describe),
     ("Node", node::describe),
@@ -96,7 +96,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     Ok(code)
 }
 
-/// The objects of a target; a name that no object has may be the beginning of several.
+/// The objects of a target; a name without an object may be a prefix of several.
 async fn fetch(selection: &Selection, target: &Target, session: &Session) -> Result<Vec<Object>, Status> {
     let missing = match (selection.fetch(target, session).await, &target.name) {
         (Err(status), Some(name)) if status.is_not_found() => (status, name),
@@ -107,7 +107,7 @@ async fn fetch(selection: &Selection, target: &Target, session: &Session) -> Res
     if objects.is_empty() { Err(missing.0) } else { Ok(objects) }
 }
 
-/// The kind whose page shows an object: none where a kind that somebody has defined is a namesake of one of ours.
+/// The kind that selects the description; empty for a custom resource with the name of a built-in kind.
 fn own_page(kind: &Kind) -> &str {
     kind.built_in()
 }

@@ -1,4 +1,4 @@
-//! A Node's page.
+//! The description of a Node.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -96,12 +96,12 @@ fn amounts_of(list: &Value) -> Amounts {
     [quantity("cpu").map_or(0, |q| q.millis()), bytes("memory"), bytes("ephemeral-storage")]
 }
 
-/// The two, amount by amount.
+/// Combines two amounts by element.
 fn each(a: Amounts, b: Amounts, of: impl Fn(i64, i64) -> i64) -> Amounts {
     std::array::from_fn(|i| of(a[i], b[i]))
 }
 
-/// What a Pod's containers ask for, or may use: the sum of those that run for good, or the largest init container.
+/// The requests or limits of a Pod: the sum of its regular containers, or the largest init container.
 fn amounts(pod: &Object, field: &str) -> Amounts {
     let of = |container: &Value| amounts_of(&container["resources"][field]);
     let spec = &pod.0["spec"];
@@ -113,7 +113,7 @@ fn amounts(pod: &Object, field: &str) -> Amounts {
     inits.fold(total, |a, b| each(a, b, i64::max))
 }
 
-/// Amounts as `Allocated resources` shows them: with their share of the whole.
+/// Amounts in the format of `Allocated resources`: with their share of the total.
 fn shown(part: Amounts, whole: Amounts) -> [String; 3] {
     std::array::from_fn(|i| {
         let share = if whole[i] == 0 { 0 } else { (part[i] as f64 / whole[i] as f64 * 100.0) as i64 };

@@ -1,4 +1,4 @@
-//! A Pod's page.
+//! The description of a Pod.
 
 use jiff::Timestamp;
 use serde_json::Value;

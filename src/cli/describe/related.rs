@@ -1,4 +1,4 @@
-//! What is told about an object beside itself: its events, Pods, ReplicaSets, EndpointSlices, Lease.
+//! Objects related to a described one: its events, Pods, ReplicaSets, EndpointSlices, Lease.
 
 use serde_json::Value;
 
@@ -13,9 +13,9 @@ use podwright_api::{Kind, Object, selector::LabelSelector};
 
 #[derive(Default)]
 pub struct Related {
-    /// None: the page has no such section.
+    /// `None`: the description has no such section.
     pub events: Option<Vec<Object>>,
-    /// The Pods on a node, of a set, or that use a claim.
+    /// The Pods on a node, of a set, or those that use a claim.
     pub pods: Vec<Object>,
     pub sets: Vec<Object>,
     pub slices: Vec<Object>,
@@ -59,7 +59,7 @@ pub async fn fetch(session: &Session, kind: &Kind, object: &Object, events: bool
         }
         _ => {}
     }
-    // As upstream: these have no events worth a section.
+    // As upstream, which does not show events for these.
     if events && !matches!(kind.built_in(), "Secret" | "Namespace" | "Event") {
         let mut field = format!("involvedObject.kind={},involvedObject.name={}", kind.kind, object.name());
         if kind.built_in() != "Node" {

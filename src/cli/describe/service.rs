@@ -1,4 +1,4 @@
-//! The pages of Services and EndpointSlices.
+//! The descriptions of Services and EndpointSlices.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -10,7 +10,7 @@ use super::{
 use crate::page::Page;
 use podwright_api::Object;
 
-/// So many endpoints are shown of each port.
+/// How many endpoints of each port are shown.
 const SHOWN: usize = 3;
 
 pub fn describe(page: &mut Page, service: &Object, related: &Related, _now: Timestamp) {
@@ -43,7 +43,7 @@ pub fn describe(page: &mut Page, service: &Object, related: &Related, _now: Time
     page.optional(0, "Internal Traffic Policy", &text(&spec["internalTrafficPolicy"]));
 }
 
-/// `10.244.0.5:80,10.244.0.6:80 + 1 more...`: the ready ones behind a port.
+/// `10.244.0.5:80,10.244.0.6:80 + 1 more...`: the ready ones of a port.
 fn endpoints(slices: &[Object], port_name: &str) -> String {
     let mut all = Vec::new();
     for slice in slices {

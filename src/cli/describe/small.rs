@@ -1,4 +1,4 @@
-//! The pages of ConfigMaps, Secrets, ServiceAccounts, Namespaces and PodDisruptionBudgets.
+//! The descriptions of ConfigMaps, Secrets, ServiceAccounts, Namespaces and PodDisruptionBudgets.
 
 use base64::Engine;
 use jiff::Timestamp;
@@ -17,7 +17,7 @@ fn sorted(map: &Value) -> Vec<(&str, String)> {
     all
 }
 
-/// How many bytes a base64 text holds.
+/// The decoded length of base64 text.
 fn decoded(text: &str) -> usize {
     base64::engine::general_purpose::STANDARD.decode(text).map_or(0, |bytes| bytes.len())
 }

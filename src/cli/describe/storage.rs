@@ -1,4 +1,4 @@
-//! The pages of PersistentVolumes and their claims.
+//! The descriptions of PersistentVolumes and their claims.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use super::{
 use crate::page::Page;
 use podwright_api::{Object, columns};
 
-/// The class of a volume or a claim: by the old annotation, or by the field.
+/// The class of a volume or claim: from the old annotation, or the field.
 pub fn class(object: &Value) -> String {
     let old = &object["metadata"]["annotations"]["volume.beta.kubernetes.io/storage-class"];
     or(old, &text(&object["spec"]["storageClassName"]))

@@ -1,4 +1,4 @@
-//! Pages as kubectl lays them out.
+//! Descriptions in kubectl's layout.
 
 use expect_test::{Expect, expect};
 use serde_json::{Value, json};
@@ -277,7 +277,7 @@ fn an_autoscaler() {
     );
 }
 
-/// A kind that somebody has defined gets all its fields, whatever its name: what ours of that name is says nothing of it.
+/// A custom resource shows all its fields, even with a built-in kind's name, whose description does not apply.
 #[test]
 fn a_namesake_of_a_kind_of_ours() {
     let definition = json!({

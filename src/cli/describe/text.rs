@@ -1,4 +1,4 @@
-//! Small texts that all pages share: labels, annotations, times, names.
+//! Common parts of descriptions: labels, annotations, times, names.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::page::Page;
 use podwright_api::Object;
 
-/// A longer annotation stands on lines of its own, and is cut there.
+/// Longer annotations have lines of their own, and are truncated to this.
 pub const LONG: usize = 140;
 const HIDDEN: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
@@ -16,7 +16,7 @@ pub fn list(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-/// A string bare, nothing as nothing, the rest as JSON.
+/// A string unquoted, null as empty, others as JSON.
 pub fn text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -29,7 +29,7 @@ pub fn or(value: &Value, other: &str) -> String {
     Some(text(value)).filter(|t| !t.is_empty()).unwrap_or_else(|| other.to_owned())
 }
 
-/// A list as Go shows it: `[a b]`.
+/// A list in Go's format: `[a b]`.
 pub fn bracketed(value: &Value) -> String {
     format!("[{}]", list(value).iter().map(text).collect::<Vec<_>>().join(" "))
 }
@@ -48,7 +48,7 @@ fn sorted(map: &Value) -> BTreeMap<&str, String> {
     map.as_object().into_iter().flatten().map(|(k, v)| (k.as_str(), text(v))).collect()
 }
 
-/// `Labels:  a=b` and the others below.
+/// `Labels:  a=b`, with further ones on the next lines.
 pub fn labels(page: &mut Page, level: usize, title: &str, map: &Value) {
     lines(page, level, title, sorted(map).into_iter().map(|(k, v)| format!("{k}={v}")).collect());
 }
@@ -87,7 +87,7 @@ pub fn shortened(line: &str, length: usize) -> String {
     }
 }
 
-/// The metadata that most pages begin with.
+/// The metadata at the beginning of most descriptions.
 pub fn head(page: &mut Page, object: &Object) {
     page.line(0, format!("Name:\t{}", object.name()));
     if let Some(namespace) = object.namespace() {
@@ -101,7 +101,7 @@ pub fn head_with_labels(page: &mut Page, object: &Object) {
     annotations(page, 0, &object.0["metadata"]["annotations"]);
 }
 
-/// `Controlled By:  ReplicaSet/x`, for what is controlled.
+/// `Controlled By:  ReplicaSet/x`, if it has a controller.
 pub fn controller(page: &mut Page, object: &Object) {
     if let Some(owner) = object.controller() {
         page.line(0, format!("Controlled By:\t{}/{}", owner.kind, owner.name));

@@ -1,4 +1,4 @@
-//! The volumes of a Pod or of a template, and what stands behind any volume.
+//! The volumes of a Pod or template, and the source of any volume.
 
 use std::collections::BTreeMap;
 
@@ -21,10 +21,10 @@ pub fn section(page: &mut Page, volumes: &Value, place: Layout) {
     }
 }
 
-/// What can stand behind a PersistentVolume here.
+/// The supported sources of a PersistentVolume.
 pub const SOURCES: &[&str] = &["csi", "hostPath", "local", "nfs"];
 
-/// What stands behind a volume: its one field beside its name.
+/// The source of a volume: its only field besides its name.
 pub fn source(page: &mut Page, volume: &Value) {
     fields(volume).into_iter().for_each(|line| page.line(2, line));
 }
@@ -93,14 +93,14 @@ fn csi(source: &Value) -> Vec<String> {
     let mut all = vec!["Type:\tCSI (a Container Storage Interface (CSI) volume source)".to_owned()];
     all.push(format!("Driver:\t{}", text(&source["driver"])));
     all.push(format!("FSType:\t{}", text(&source["fsType"])));
-    // A Pod's own volume of this kind has no handle.
+    // A Pod's inline volume of this kind has no handle.
     all.extend(source["volumeHandle"].as_str().map(|handle| format!("VolumeHandle:\t{handle}")));
     all.push(format!("ReadOnly:\t{}", source["readOnly"] == true));
     let attributes: BTreeMap<_, _> = source["volumeAttributes"].as_object().into_iter().flatten().collect();
     let mut title = "VolumeAttributes:";
     for (key, value) in &attributes {
         let line = shortened(&format!("{key}={}", text(value)), LONG);
-        // kubectl moves the values in as it does their title.
+        // kubectl indents the values like their title.
         all.push(format!("{}\t    {line}", std::mem::take(&mut title)));
     }
     if attributes.is_empty() {

@@ -1,4 +1,4 @@
-//! The pages of Deployments, ReplicaSets, StatefulSets and DaemonSets.
+//! The descriptions of Deployments, ReplicaSets, StatefulSets and DaemonSets.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -14,7 +14,7 @@ use super::{
 use crate::page::Page;
 use podwright_api::{Object, columns};
 
-/// The template of the Pods that an object makes.
+/// The Pod template of an object.
 pub fn pod_template(page: &mut Page, template: &Value) {
     let (metadata, spec) = (&template["metadata"], &template["spec"]);
     page.line(0, "Pod Template:");
@@ -67,7 +67,7 @@ pub fn deployment(page: &mut Page, deployment: &Object, related: &Related, _now:
     sets(page, deployment, &related.sets);
 }
 
-/// The ReplicaSets that have or want Pods, and the one of the current template.
+/// The ReplicaSets that have or want Pods, and the current one.
 fn sets(page: &mut Page, deployment: &Object, sets: &[Object]) {
     let current = |set: &&Object| {
         const REVISION: &str = "deployment.kubernetes.io/revision";
@@ -111,7 +111,7 @@ pub fn replica_set(page: &mut Page, set: &Object, related: &Related, _now: Times
     conditions(page, status);
 }
 
-/// How many of an object's Pods are in which phase.
+/// The number of an object's Pods in each phase.
 fn pods_status(page: &mut Page, related: &Related) {
     let count =
         |phase: &str| related.pods.iter().filter(|pod| or(&pod.0["status"]["phase"], "Pending") == phase).count();

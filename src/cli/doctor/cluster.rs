@@ -1,4 +1,4 @@
-//! The facts of the cluster, by the API.
+//! The facts about the cluster, from the API.
 
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use k8s_openapi::api::core::v1::{self as core, ResourceQuota, Secret};
@@ -18,11 +18,11 @@ const ADMINISTRATORS: &str = "system:masters";
 const CLUSTER_INFO: (&str, &str) =
     ("kube-public/podwright:bootstrap-signer-clusterinfo", "podwright:bootstrap-signer-clusterinfo");
 const ANYONE: [&str; 2] = ["system:anonymous", "system:unauthenticated"];
-/// Roles that upstream itself gives to everyone.
+/// Roles that upstream itself grants to everyone.
 const PUBLIC_ROLES: [&str; 2] = ["system:public-info-viewer", "system:service-account-issuer-discovery"];
 const SYSTEM_PRIORITIES: [&str; 2] = ["system-node-critical", "system-cluster-critical"];
 
-/// What the server says of the cluster. Fails as any of its answers does.
+/// What the server reports on the cluster. Fails if any request does.
 pub async fn look(session: &Session) -> Result<Cluster, Status> {
     let client = &session.client;
     let protections: Protections =
@@ -146,7 +146,7 @@ fn pod(it: &core::Pod) -> Pod {
     }
 }
 
-/// What each container says of its security, ephemeral ones too: they may ask for what the others have not.
+/// The security contexts of all containers, including ephemeral ones, which may differ from the others.
 fn contexts(spec: &core::PodSpec) -> Vec<Option<&core::SecurityContext>> {
     let inits = spec.init_containers.iter().flatten();
     let ephemeral = spec.ephemeral_containers.iter().flatten().map(|c| c.security_context.as_ref());
@@ -163,14 +163,15 @@ fn adds_capabilities(context: &core::SecurityContext) -> bool {
     added.into_iter().any(|name| !BASELINE.contains(&&*plain(name)))
 }
 
-/// Whether a container goes without a filter by its own word or its Pod's. (A privileged one has none either, and is told of.)
+/// Whether a container explicitly has no seccomp filter, by itself or its Pod. (A privileged one has none either, which is reported
+/// separately.)
 fn is_unfiltered(spec: &core::PodSpec, context: Option<&core::SecurityContext>) -> bool {
     let own = context.and_then(|context| context.seccomp_profile.as_ref());
     let profile = own.or_else(|| spec.security_context.as_ref()?.seccomp_profile.as_ref());
     !context.is_some_and(is_privileged) && profile.is_some_and(|profile| profile.type_ == "Unconfined")
 }
 
-/// Whether some policy names the priority class of what is written, and a binding denies, in all namespaces that it is for.
+/// Whether a policy on the priority class of Pods has a denying binding, for all namespaces that it matches.
 fn bars_by_policy(policies: &[ValidatingAdmissionPolicy], bindings: &[ValidatingAdmissionPolicyBinding]) -> bool {
     let judges = |policy: &&ValidatingAdmissionPolicy| {
         let validations = policy.spec.iter().flat_map(|spec| spec.validations.iter().flatten());
@@ -227,7 +228,7 @@ mod tests {
         pod(&serde_json::from_value(json!({ "metadata": { "name": "p", "namespace": "n" }, "spec": spec })).unwrap())
     }
 
-    /// What one container of a Pod asks for, in each of the three lists.
+    /// Each setting is found in each of the three container lists.
     #[test]
     fn no_container_is_looked_past() {
         let flags = |pod: &Pod| [pod.privileged, pod.added_capabilities, pod.unfiltered, pod.unmasked];

@@ -1,4 +1,4 @@
-//! What the checks judge: plain values, so that every rule can be tried without a host.
+//! The facts that checks evaluate: plain values, so that every rule can be tested without a host.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use podwright_api::{Status, protections::Protections};
 
 pub struct Facts {
     pub host: Host,
-    /// Or why nobody could be asked.
+    /// Or why the cluster could not be queried.
     pub cluster: Result<Cluster, Status>,
 }
 
@@ -17,31 +17,31 @@ pub struct Facts {
 #[derive(Clone, Debug, Default)]
 pub struct Host {
     pub now: Timestamp,
-    /// Small files of /proc and /sys by their paths; those that are missing are not here.
+    /// Small files in /proc and /sys by path; missing ones are absent.
     pub kernel_files: BTreeMap<&'static str, String>,
     pub swaps: Vec<Swap>,
-    /// The server's folder with what lies in it, and the programs.
+    /// The server's directory with its content, and the programs.
     pub state: PathBuf,
     pub files: Vec<File>,
     pub certificates: Vec<Certificate>,
-    /// The words that `podwright` processes were started with.
+    /// The command lines of `podwright` processes.
     pub processes: Vec<Vec<String>>,
 }
 
 #[derive(Clone, Debug)]
 pub struct Swap {
     pub device: String,
-    /// On a disk, and not encrypted on its way there.
+    /// On a disk, and not encrypted.
     pub in_the_clear: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
     Folder,
-    /// Keys, tokens, the store: for nobody else to read.
+    /// Keys, tokens, the store: only their owner may read them.
     Secret,
     Socket,
-    /// What root runs: for nobody else to write.
+    /// Programs that root runs: only root may write them.
     Program,
 }
 
@@ -59,43 +59,43 @@ pub struct Certificate {
     pub ends: Timestamp,
 }
 
-/// What the API tells.
+/// The facts from the API.
 #[derive(Clone, Debug, Default)]
 pub struct Cluster {
     pub protections: Protections,
     pub nodes: Vec<Node>,
     pub namespaces: Vec<Namespace>,
     pub pods: Vec<Pod>,
-    /// An admission policy denies the system's priorities to Pods.
+    /// An admission policy denies system priorities to Pods.
     pub bars_system_priorities: bool,
-    /// Each subject of a binding to cluster-admin, but for the group of administrators.
+    /// Each subject bound to cluster-admin, except for the administrators' group.
     pub administrators: Vec<String>,
-    /// Bindings of whoever shows no credential, but for those that every cluster has.
+    /// Bindings for unauthenticated users, except for those in every cluster.
     pub anonymous_bindings: Vec<String>,
-    /// Bootstrap tokens, and whether each ends.
+    /// Bootstrap tokens, and whether each expires.
     pub bootstrap_tokens: Vec<(String, bool)>,
-    /// Legacy tokens of ServiceAccounts, which never end.
+    /// Legacy tokens of ServiceAccounts, which never expire.
     pub endless_tokens: Vec<String>,
 }
 
-/// What a Node says of itself.
+/// What a Node reports about itself.
 #[derive(Clone, Debug, Default)]
 pub struct Node {
     pub name: String,
-    /// It gives Pods users of their own (KEP-127).
+    /// It supports user namespaces (KEP-127).
     pub user_namespaces: bool,
-    /// How it learns what Pods have on disk; "" where it does not say.
+    /// How it measures Pods' disk usage; "" if it does not say.
     pub disk_usage: String,
-    /// Whether other programs' tables drop its Pods' traffic or may do so, and which or why; `None` where it does not say.
+    /// Whether other programs' tables drop its Pods' traffic or may do so, and which or why; `None` if it does not say.
     pub conflicting_tables: Option<(bool, String)>,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct Namespace {
     pub name: String,
-    /// The Pod Security level that is enforced.
+    /// The enforced Pod Security level.
     pub enforced: Option<String>,
-    /// A ResourceQuota leaves no Pods of the system's PriorityClasses.
+    /// A ResourceQuota allows no Pods with the system's PriorityClasses.
     pub bars_system_priorities: bool,
 }
 
@@ -107,16 +107,16 @@ pub struct Pod {
     pub host_path: bool,
     /// hostNetwork, hostPID or hostIPC.
     pub host_namespaces: bool,
-    /// It has a token of the ServiceAccount `default`, which nobody asked for.
+    /// It has a token of the ServiceAccount `default`, by default.
     pub default_token: bool,
     pub unlimited: bool,
-    /// Its users are the host's.
+    /// It has no user namespace of its own.
     pub shares_users: bool,
-    /// Sysctls beyond the safe ones.
+    /// Unsafe sysctls.
     pub unsafe_sysctls: bool,
     /// Capabilities beyond the baseline's.
     pub added_capabilities: bool,
-    /// A container that is not privileged asks for no seccomp filter.
+    /// A container that is not privileged has no seccomp filter.
     pub unfiltered: bool,
     /// `procMount: Unmasked`
     pub unmasked: bool,
@@ -125,17 +125,17 @@ pub struct Pod {
 }
 
 impl Host {
-    /// A kernel file's text; "" where there is none.
+    /// The content of a kernel file; "" if there is none.
     pub fn text(&self, path: &str) -> &str {
         self.kernel_files.get(path).map_or("", String::as_str)
     }
 
-    /// Its number, where it holds one.
+    /// Its number, if it has one.
     pub fn number(&self, path: &str) -> Option<i64> {
         self.text(path).parse().ok()
     }
 
-    /// The values of a flag of all processes: `--flag value` and `--flag=value`.
+    /// The values of a flag in all processes: `--flag value` and `--flag=value`.
     pub fn flags(&self, flag: &str) -> Vec<&str> {
         let mut values = Vec::new();
         for words in &self.processes {

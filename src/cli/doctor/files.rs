@@ -1,13 +1,13 @@
-//! Checks of what the server and the node keep: whose their files are, who may read and write them, when certificates end.
+//! Checks of the files of server and node: ownership, permissions, and expiry of certificates.
 
 use jiff::SignedDuration;
 
 use super::facts::{Content, Facts, File};
 use super::{Check, CheckResult, fail, not_applicable, pass, warn};
 
-/// Certificates are made anew a month before they end.
+/// Certificates are renewed a month before they expire.
 const SOON: SignedDuration = SignedDuration::from_hours(20 * 24);
-/// So many files are named.
+/// How many files are listed.
 const NAMED: usize = 3;
 
 pub const CHECKS: &[Check] = &[
@@ -62,7 +62,7 @@ fn shown(all: &[String]) -> String {
     format!("{}{more}", all[..all.len().min(NAMED)].join(", "))
 }
 
-/// Files of a sort, all of whom are one owner's alone: root's, or the server's own.
+/// Files of one type that must be accessible only to their owner: root, or the server's own user.
 fn closed(facts: &Facts, content: Content, others: u32) -> CheckResult {
     let all: Vec<&File> = facts.host.files.iter().filter(|file| file.content == content).collect();
     let Some(folder) = facts.host.files.iter().find(|file| file.path == facts.host.state) else {

@@ -1,5 +1,4 @@
-//! The facts of this machine, out of /proc, /sys and the server's folder; nothing is changed, and what cannot be read is left
-//! out.
+//! The facts about this machine, from /proc, /sys and the server's directory; nothing is changed, and unreadable files are skipped.
 
 use std::{
     fs,
@@ -18,10 +17,10 @@ use super::facts::{Certificate, Content, File, Host, Swap};
 use super::kernel::FILES;
 use crate::Session;
 
-/// The largest file that is looked into for a certificate, in bytes. Whoever may write there must not have a link followed,
-/// nor memory filled.
+/// The largest file that is examined for a certificate, in bytes. Those who may write there must not cause links to be followed, or
+/// memory to be exhausted.
 const CERTIFICATE: usize = 64 << 10;
-/// Where a server keeps things that is told nothing.
+/// The server's default directory.
 const STATE: &str = "/var/lib/podwright";
 
 pub fn look(state: Option<PathBuf>, session: &Session) -> Host {
@@ -46,7 +45,7 @@ fn swaps() -> Vec<Swap> {
         let real = fs::canonicalize(device).unwrap_or_else(|_| device.into());
         let name = real.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let uuid = fs::read_to_string(format!("/sys/class/block/{name}/dm/uuid")).unwrap_or_default();
-        // What is compressed into memory touches no disk.
+        // Compressed memory is not a disk.
         let in_the_clear = !uuid.starts_with("CRYPT-") && !name.starts_with("zram");
         Swap { device: device.to_owned(), in_the_clear }
     };
@@ -80,7 +79,7 @@ fn files(state: &Path, session: &Session) -> Vec<File> {
     all.into_iter().filter_map(found).collect()
 }
 
-/// The start of a regular file, whose last part is no link; opening it waits for nobody.
+/// The beginning of a regular file that is not a link; opening it does not block.
 fn start_of(path: &Path) -> io::Result<Vec<u8>> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
     let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;

@@ -1,4 +1,4 @@
-//! Checks of the kernel: what it offers for Pods to be kept apart, and how this host has set it.
+//! Checks of the kernel: its features for isolating Pods, and this host's settings.
 
 use super::facts::{Facts, Host, Node};
 use super::{Check, CheckResult, fail, not_applicable, pass, warn};
@@ -10,7 +10,7 @@ const SECCOMP: &str = "/proc/sys/kernel/seccomp/actions_avail";
 const LSM: &str = "/sys/kernel/security/lsm";
 const APPARMOR: &str = "/sys/module/apparmor/parameters/enabled";
 const PROFILES: &str = "/sys/kernel/security/apparmor/profiles";
-/// What containers run under that ask for nothing else, as the runtime has it.
+/// The runtime's default AppArmor profile of containers.
 const DEFAULT_PROFILE: &str = "podwright-default (enforce)";
 const SELINUX: &str = "/sys/fs/selinux/enforce";
 const CONTROLLERS: &str = "/sys/fs/cgroup/cgroup.controllers";
@@ -27,7 +27,7 @@ const FIFOS: &str = "/proc/sys/fs/protected_fifos";
 const REGULAR: &str = "/proc/sys/fs/protected_regular";
 const SUID_DUMP: &str = "/proc/sys/fs/suid_dumpable";
 
-/// What is read for these checks.
+/// The files that these checks read.
 pub const FILES: &[&str] = &[
     USERNS_MAX,
     USERNS_CLONE,
@@ -51,7 +51,7 @@ pub const FILES: &[&str] = &[
     SUID_DUMP,
 ];
 
-/// The least value that each of these shall have.
+/// The minimum value of each of these.
 const AT_LEAST: &[(&str, i64)] = &[(SYMLINKS, 1), (HARDLINKS, 1), (FIFOS, 1), (REGULAR, 1)];
 
 pub const CHECKS: &[Check] = &[
@@ -244,7 +244,7 @@ pub const CHECKS: &[Check] = &[
     },
 ];
 
-/// Podwright has no SELinux labels to give: what the host has of those is for its own processes.
+/// Podwright does not set SELinux labels: the host's apply to its own processes.
 fn mandatory_access(facts: &Facts) -> CheckResult {
     let host = &facts.host;
     match (host.text(APPARMOR), host.text(SELINUX)) {
@@ -321,14 +321,15 @@ fn controllers(facts: &Facts) -> CheckResult {
     let missing: Vec<&str> = ["cpu", "memory", "pids"].into_iter().filter(|name| !have.contains(name)).collect();
     match missing.is_empty() {
         true => pass("cpu, memory and pids are there"),
-        // An operator has to accept that by a flag.
+        // An operator must accept that with a flag.
         false => {
             warn(format!("cgroup v2 controllers are missing: {}; limits of Pods are not enforced", missing.join(", ")))
         }
     }
 }
 
-/// Without it whoever has another cgroup's `cgroup.procs` open moves processes of its own there, out of their limits (cgroups(7)).
+/// Without it, a process with another cgroup's `cgroup.procs` open can move its own processes there, out of their limits
+/// (cgroups(7)).
 fn cgroup_delegation(facts: &Facts) -> CheckResult {
     let mounts = facts.host.text(MOUNTS).lines().filter_map(|line| {
         let mut fields = line.split(' ').skip(1);

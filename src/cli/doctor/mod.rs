@@ -1,7 +1,7 @@
 //! `doctor`: which protections are in force on this host and in its cluster, and why others are not.
 //!
-//! [`host`] and [`cluster`] gather facts; the tables of [`kernel`], [`files`], [`server`] and [`workloads`] judge them, a row a
-//! check, each a pure function of the facts.
+//! [`host`] and [`cluster`] gather facts; the tables of [`kernel`], [`files`], [`server`] and [`workloads`] evaluate them, with one
+//! row per check, each a pure function of the facts.
 
 mod cluster;
 mod facts;
@@ -40,18 +40,18 @@ pub struct Args {
     state_dir: Option<PathBuf>,
 }
 
-/// How a protection is.
+/// The state of a protection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Verdict {
     #[serde(rename = "PASS")]
     Pass,
-    /// It does not concern this host or cluster, or cannot be seen from here.
+    /// It does not apply to this host or cluster, or cannot be determined from here.
     #[serde(rename = "N/A")]
     NotApplicable,
-    /// Weaker than it could be; what an operator may choose.
+    /// Weaker than possible; an operator may choose that.
     #[serde(rename = "WARN")]
     Warn,
-    /// Open to somebody who should be kept out.
+    /// Open to somebody who must not have access.
     #[serde(rename = "FAIL")]
     Fail,
 }
@@ -67,7 +67,7 @@ impl Verdict {
     }
 }
 
-/// What a check comes to, and why.
+/// The result of a check, with an explanation.
 type CheckResult = (Verdict, String);
 
 fn pass(why: impl Into<String>) -> CheckResult {
@@ -83,25 +83,25 @@ fn fail(why: impl Into<String>) -> CheckResult {
     (Verdict::Fail, why.into())
 }
 
-/// One row a check.
+/// One row per check.
 pub struct Check {
     /// `AREA.NAME`, for scripts.
     id: &'static str,
-    /// What asks for it in the CIS Kubernetes Benchmark 1.9, if anything does.
+    /// The corresponding sections of the CIS Kubernetes Benchmark 1.9, if any.
     cis: &'static [&'static str],
     what: &'static str,
-    /// Where the facts come from.
+    /// The source of the facts.
     how: &'static str,
     rule: fn(&Facts) -> CheckResult,
     remedy: &'static str,
 }
 
-/// All checks, in the order they are shown.
+/// All checks, in display order.
 fn checks() -> impl Iterator<Item = &'static Check> {
     [kernel::CHECKS, files::CHECKS, server::CHECKS, workloads::CHECKS].into_iter().flatten()
 }
 
-/// A check with its outcome.
+/// A check with its result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Line {
     id: &'static str,
@@ -126,7 +126,7 @@ fn judge(facts: &Facts) -> Vec<Line> {
     checks().map(line).collect()
 }
 
-/// Exit code 0 when nothing fails, 1 otherwise.
+/// Exit code 0 if nothing fails, otherwise 1.
 pub async fn run(args: Args, session: &Session) -> Outcome {
     let format = args.output.unwrap_or_default();
     if !matches!(format, Format::Table | Format::Wide | Format::Json | Format::Yaml) {

@@ -1,5 +1,4 @@
-//! Checks of the API server: who is recognized, what he may do unrecognized, what is kept encrypted and told, and how far the
-//! process itself is confined.
+//! Checks of the API server: authentication, anonymous access, encryption, auditing, and the confinement of its process.
 
 use super::facts::{Cluster, Facts};
 use super::{Check, CheckResult, fail, not_applicable, pass, warn};
@@ -157,7 +156,7 @@ pub const CHECKS: &[Check] = &[
     },
 ];
 
-/// Judges what the cluster says; nothing where it says nothing, which is a failure of its own.
+/// Evaluates the cluster's facts; if there are none, that is reported elsewhere.
 pub fn of(facts: &Facts, rule: impl FnOnce(&Cluster) -> CheckResult) -> CheckResult {
     match &facts.cluster {
         Ok(cluster) => rule(cluster),
@@ -178,7 +177,7 @@ fn authorization(facts: &Facts) -> CheckResult {
     })
 }
 
-/// Without these, somebody gets at what is not his; without others, less is kept in order.
+/// Without these, users get access to others' objects; without other plugins, less is kept in order.
 const WALLS: &[&str] = &["NodeRestriction", "PodSecurity", "ServiceAccount", "NamespaceLifecycle"];
 
 fn admission(facts: &Facts) -> CheckResult {

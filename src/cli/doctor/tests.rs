@@ -1,4 +1,4 @@
-//! The checks' rules, tried without a host: each is in force in a good place, and breaks by one thing.
+//! Tests of the checks' rules without a host: each passes in a good environment, and fails after one change.
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
@@ -8,7 +8,7 @@ use super::{Verdict, checks, judge};
 use podwright_api::Status;
 use podwright_api::protections::{AtRest, Process, Protections};
 
-/// A host and a cluster where nothing is to be wished for.
+/// A host and a cluster with all protections.
 fn good() -> Facts {
     let file = |path: &str, content, mode| File { path: path.into(), content, mode, uid: 0 };
     let kernel_files = [
@@ -97,7 +97,7 @@ fn where_all_is_well_nothing_is_complained_about() {
     }
 }
 
-/// A node that cannot tell is not one where nothing drops traffic.
+/// A node that cannot tell must not count as one without such tables.
 #[test]
 fn tables_that_a_node_cannot_read_are_a_warning() {
     for (status, wanted) in [("False", false), ("True", true), ("Unknown", true)] {
@@ -110,7 +110,7 @@ fn tables_that_a_node_cannot_read_are_a_warning() {
 
 type Break = fn(&mut Host, &mut Cluster);
 
-/// What breaks each check, and how badly.
+/// What breaks each check, and with which result.
 const BREAKS: &[(&str, Verdict, Break)] = &[
     ("kernel.user-namespaces", Verdict::Warn, |host, _| set(host, "/proc/sys/user/max_user_namespaces", "0")),
     ("kernel.user-namespaces", Verdict::Warn, |_, cluster| cluster.nodes[0].user_namespaces = false),
@@ -249,7 +249,7 @@ fn a_server_that_has_dropped_its_rights_passes() {
     assert_eq!(verdict(&facts, "server.process").0, Verdict::Warn);
 }
 
-/// A quota in each namespace does what the policy does in all.
+/// A quota in each namespace is equivalent to the policy for all.
 #[test]
 fn a_namespace_bars_priorities_by_itself() {
     let mut facts = good();

@@ -1,12 +1,12 @@
-//! Checks of what runs: Pod Security of namespaces, Pods with rights on their node, tokens and limits that nobody thought of.
+//! Checks of workloads: Pod Security of namespaces, privileged Pods, unneeded tokens and missing limits.
 
 use super::facts::{Facts, Namespace, Pod};
 use super::server::of;
 use super::{Check, CheckResult, Verdict, pass, warn};
 
-/// Pods of the system may need more.
+/// System Pods may need more.
 const SYSTEM: &[&str] = &["kube-system", "kube-public", "kube-node-lease"];
-/// So many are named.
+/// How many are listed.
 const NAMED: usize = 5;
 
 pub const CHECKS: &[Check] = &[
@@ -121,7 +121,7 @@ pub const CHECKS: &[Check] = &[
     },
 ];
 
-/// Such Pods have others deleted, to make room for theirs.
+/// Such Pods preempt others.
 fn system_priorities(facts: &Facts) -> CheckResult {
     match pods(facts, |pod| pod.system_priority) {
         (Verdict::Pass, _) => of(facts, |cluster| {

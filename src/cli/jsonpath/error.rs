@@ -1,19 +1,19 @@
-//! Why a text is no template, or a template has no result.
+//! Why a template is invalid, or has no result.
 
-/// What is wrong with a template, or with what it selects.
+/// What is wrong with a template or its selection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
-    /// There is an `{end}`, and no range that it ends.
+    /// An `{end}` without a range.
     #[error("error parsing jsonpath: not in range, nothing to end")]
     NotInRange,
     #[error("error parsing jsonpath: unterminated range, {{end}} is missing")]
     UnterminatedRange,
     #[error("error parsing jsonpath: unterminated quoted string")]
     UnterminatedString,
-    /// What a filter compares with.
+    /// The operand of a filter's comparison is invalid.
     #[error("error parsing jsonpath: {0:?} is no value")]
     NoValue(String),
-    /// Here the text is not as it should be.
+    /// A syntax error at this position.
     #[error("error parsing jsonpath: {problem} at {rest:?}")]
     At { problem: Misread, rest: String },
     /// It selects more values than it may.
@@ -21,7 +21,7 @@ pub enum TemplateError {
     TooMany(u32),
 }
 
-/// What is not there, or should not be.
+/// What is missing or unexpected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Misread {
     #[error("unexpected text")]

@@ -1,4 +1,4 @@
-//! `cordon` and `uncordon`: closes nodes for new Pods, and opens them again.
+//! `cordon` and `uncordon`: mark nodes as unschedulable, and schedulable again.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! `drain`: closes nodes and evicts their Pods.
+//! `drain`: cordons nodes and evicts their Pods.
 
 use std::{process::ExitCode, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::{
 };
 use podwright_api::{Object, Verb, pod_references::MIRROR};
 
-/// How long to wait before an eviction that a disruption budget has refused is tried again.
+/// The delay before an eviction refused by a disruption budget is retried.
 const AGAIN: Duration = Duration::from_secs(5);
 
 #[derive(clap::Args)]

@@ -21,7 +21,7 @@ use super::{
 };
 use podwright_api::{Object, request::PatchType};
 
-/// The nodes that argv means: by name, as `x` or `node/x`, or by label.
+/// The nodes named by the arguments: by name, as `x` or `node/x`, or by label.
 async fn named(session: &Session, names: &[String], selector: Option<&String>) -> Result<Vec<Object>, Failure> {
     let kind = kind_of("nodes");
     let mut nodes = Vec::new();
@@ -40,7 +40,7 @@ fn is_closed(node: &Object) -> bool {
     node.0["spec"]["unschedulable"] == true
 }
 
-/// Closes or opens a node for the scheduler, and says so.
+/// Cordons or uncordons a node, and reports it.
 async fn close(session: &Session, writing: &Writing, node: &Object, closed: bool) -> Result<(), Failure> {
     let (kind, done) = (kind_of("nodes"), if closed { "cordoned" } else { "uncordoned" });
     if is_closed(node) == closed {

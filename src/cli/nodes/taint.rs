@@ -8,7 +8,7 @@ use super::{super::Outcome, Failure, Session, Writing, kind_of, named};
 use crate::target::{Selection, Target};
 use podwright_api::{Object, request::PatchType};
 
-/// How often a change is tried that others get in the way of.
+/// How often a conflicting change is tried.
 const ATTEMPTS: usize = 5;
 const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
@@ -38,7 +38,7 @@ enum Edit {
         value: String,
         effect: String,
     },
-    /// Without an effect: all of the key.
+    /// Without an effect: all with the key.
     Remove {
         key: String,
         effect: Option<String>,
@@ -52,14 +52,14 @@ enum TaintError {
     Effect(String),
     #[error("invalid taint spec: {0}")]
     Spec(String),
-    /// The node has one, and it is not to be overwritten.
+    /// The node has one already, without `--overwrite`.
     #[error("node {node} already has {key} taint(s) with same effect(s) and --overwrite is false")]
     Exists { node: String, key: String },
     #[error("taint \"{key}{}\" not found", .effect.as_ref().map_or(String::new(), |effect| format!(":{effect}")))]
     NotFound { key: String, effect: Option<String> },
 }
 
-/// A word of argv as an edit; what cannot be one names a node.
+/// An argument as an edit; otherwise it names a node.
 fn edit(word: &str) -> Result<Option<Edit>, TaintError> {
     let known = |effect: &str| match EFFECTS.contains(&effect) {
         true => Ok(effect.to_owned()),
@@ -80,7 +80,7 @@ fn edit(word: &str) -> Result<Option<Edit>, TaintError> {
     Ok(Some(Edit::Set { key: key.to_owned(), value: value.to_owned(), effect: known(effect)? }))
 }
 
-/// A node's taints after the edits, and kubectl's word for what was done.
+/// A node's taints after the edits, and kubectl's word for the change.
 fn edited(
     node: &str,
     taints: &[Value],
@@ -152,8 +152,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Changes a node's taints and says so. A list is replaced whole: where controllers change the node at the same time, it is
-/// read and changed again.
+/// Changes a node's taints and reports it. A list is replaced as a whole: on a conflict the node is read and changed again.
 async fn change(args: &Args, session: &Session, mut node: Object, edits: &[Edit]) -> Result<(), Failure> {
     let kind = kind_of("nodes");
     for left in (0..ATTEMPTS).rev() {

@@ -1,4 +1,4 @@
-//! `rollout history`: the revisions of a workload, or the template of one.
+//! `rollout history`: lists the revisions of a workload, or shows the template of one.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! `rollout`: how a change of a workload gets on, what was before, and the way back.
+//! `rollout`: status, history and rollback of a workload's changes.
 
 mod history;
 mod status;
@@ -57,11 +57,11 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     }
 }
 
-/// The kinds that have rollouts, and those that can be paused in one.
+/// The kinds with rollouts, and those with pausable ones.
 const ROLLED: &[&str] = &["Deployment", "StatefulSet", "DaemonSet"];
 const PAUSED: &[&str] = &["Deployment"];
 
-/// The objects of each target, which must be of kinds that have rollouts.
+/// The objects of each target, whose kinds must have rollouts.
 async fn workloads(selection: &Selection, session: &Session, verb: &str) -> Result<Vec<(Target, Object)>, Failure> {
     let mut found = Vec::new();
     for target in selection.several(false, session).await? {
@@ -74,7 +74,7 @@ async fn workloads(selection: &Selection, session: &Session, verb: &str) -> Resu
     Ok(found)
 }
 
-/// Sends each object of these `kinds` the merge patch that `patch` makes of it.
+/// Sends to each object of these `kinds` the merge patch that `patch` computes.
 async fn change(
     which: Which,
     session: &Session,
@@ -146,7 +146,7 @@ fn pause(deployment: &Object, wanted: bool) -> Result<Value, Failure> {
 
 const REVISION: &str = "deployment.kubernetes.io/revision";
 
-/// The revision of a Deployment, of one of its ReplicaSets, or that a ControllerRevision keeps; 0 without one.
+/// The revision of a Deployment, ReplicaSet or ControllerRevision; 0 without one.
 fn revision(object: &Object) -> i64 {
     let annotated = || object.annotation(REVISION).and_then(|text| text.parse().ok());
     object.at("revision").and_then(Value::as_i64).or_else(annotated).unwrap_or(0)
@@ -163,7 +163,7 @@ async fn history(session: &Session, target: &Target, workload: &Object) -> Resul
     Ok(history)
 }
 
-/// The template of a revision as its workload had it.
+/// The template of a revision in its original form.
 fn template(revision: &Object) -> Value {
     if let Some(kept) = revision.at("data.spec.template") {
         let mut template = kept.clone();

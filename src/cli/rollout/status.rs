@@ -1,4 +1,4 @@
-//! `rollout status`: upstream's words for how far a rollout is.
+//! `rollout status`: reports the progress of a rollout in upstream's words.
 
 use std::{process::ExitCode, time::Duration};
 
@@ -37,7 +37,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// How far a workload is: upstream's line, and whether that is all.
+/// The progress of a workload: upstream's line, and whether it is complete.
 fn progress(kind: &str, workload: &Object, wanted: i64) -> Result<(String, bool), Failure> {
     let strategy = workload.at("spec.updateStrategy.type").and_then(|text| text.as_str());
     match kind {
@@ -118,7 +118,7 @@ fn deployment(deployment: &Object, wanted: i64) -> Result<(String, bool), Failur
     Ok((format!("deployment \"{name}\" successfully rolled out"), true))
 }
 
-/// Tells every change until the rollout is done.
+/// Prints every change until the rollout is complete.
 async fn follow(args: &Args, target: &Target, session: &Session, deadline: Option<Instant>) -> Result<(), Failure> {
     let mut said = String::new();
     let look = |object: Option<&Object>| {

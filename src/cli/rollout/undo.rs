@@ -1,4 +1,4 @@
-//! `rollout undo`: the template of a revision before becomes the current one again.
+//! `rollout undo`: restores the template of an earlier revision.
 
 use std::process::ExitCode;
 
@@ -21,7 +21,7 @@ pub struct Args {
     to_revision: i64,
 }
 
-/// Annotations that stay the Deployment's own.
+/// Annotations that are not restored.
 const OWN: [&str; 6] = [
     "kubectl.kubernetes.io/last-applied-configuration",
     "deployment.kubernetes.io/revision",
@@ -58,7 +58,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
                 ]);
                 send(session, target.kind, &workload, PatchType::Json, patch).await?
             }
-            // What a ControllerRevision keeps is the patch that brings it back.
+            // A ControllerRevision contains the patch that restores it.
             false => send(session, target.kind, &workload, PatchType::Strategic, chosen.0["data"].clone()).await?,
         };
         outln!("{shown} rolled back");
@@ -66,7 +66,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The wanted one of revisions in order; `none` says that there is none to go back to.
+/// The requested one of sorted revisions; `none` is the error if there is no earlier one.
 fn choose(history: &[Object], wanted: i64, none: String) -> Result<&Object, Failure> {
     if wanted > 0 {
         let found = history.iter().find(|one| revision(one) == wanted);
@@ -76,7 +76,7 @@ fn choose(history: &[Object], wanted: i64, none: String) -> Result<&Object, Fail
     before.ok_or_else(|| Failure::usage(none))
 }
 
-/// The revision's annotations, and what is the Deployment's own.
+/// The revision's annotations, combined with those that stay.
 fn annotations(deployment: &Object, set: &Object) -> Map<String, Value> {
     let of =
         |object: &Object| object.at("metadata.annotations").and_then(Value::as_object).cloned().unwrap_or_default();

@@ -48,7 +48,7 @@ pub struct Args {
     writing: Writing,
 }
 
-/// What is to become of the variables.
+/// The changes to the variables.
 struct Change {
     /// Entries of `env`, in order.
     set: Vec<Value>,
@@ -82,7 +82,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     Ok(code)
 }
 
-/// What words say: `A=b`, `A-`, and `-` for what standard input says.
+/// Parses arguments: `A=b`, `A-`, and `-` for standard input.
 fn change(words: impl Iterator<Item = String>) -> Result<Change, Failure> {
     let mut change = Change { set: Vec::new(), removed: Vec::new() };
     let set = |word: &str, change: &mut Change| match word.split_once('=') {
@@ -114,7 +114,7 @@ fn change(words: impl Iterator<Item = String>) -> Result<Change, Failure> {
     }
 }
 
-/// As upstream's relaxed rule: printable ASCII without `=`.
+/// Upstream's relaxed rule: printable ASCII without `=`.
 fn is_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| (0x20..0x7f).contains(&byte) && byte != b'=')
 }
@@ -165,7 +165,7 @@ fn patch(object: &Object, args: &Args, change: &Change) -> Result<Vec<Value>, Fa
     Ok(patch)
 }
 
-/// As a shell would read them; what comes from elsewhere is said behind a `#`.
+/// In shell syntax; references are shown in comments.
 fn list(object: &Object, word: &str) -> Result<(), Failure> {
     for (_, container) in containers(object, word, &["initContainers", "containers"])? {
         let name = container["name"].as_str().unwrap_or_default();

@@ -58,7 +58,7 @@ async fn change(
     args.writing.tell(target.kind, &changed, "image updated")
 }
 
-/// The JSON patch that gives containers their new images; one that names no container is an error.
+/// The JSON patch that sets the containers' images; an argument that matches no container is an error.
 fn patch(object: &Object, images: &[(&str, &str)]) -> Result<Vec<Value>, String> {
     let base = base(object);
     let (mut patch, mut unused) = (Vec::new(), images.to_vec());

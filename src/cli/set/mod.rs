@@ -1,4 +1,4 @@
-//! `set`: changes what containers are made of, in Pods and in the templates of workloads.
+//! `set`: changes properties of containers, in Pods and templates of workloads.
 
 mod env;
 mod image;
@@ -38,13 +38,13 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     }
 }
 
-/// Where the Pod's spec is in an object that has one.
+/// The path of the PodSpec in an object that has one.
 fn base(object: &Object) -> &'static str {
     let ways = ["spec.jobTemplate.spec.template.spec", "spec.template.spec"];
     ways.into_iter().find(|way| object.at(way).is_some()).unwrap_or("spec")
 }
 
-/// Whether a container's name is meant by a word: `*`, the name, or one with `*` at its ends.
+/// Whether an argument matches a container's name: `*`, the name, or with `*` at its ends.
 fn is_meant(word: &str, name: &str) -> bool {
     match (word.strip_prefix('*'), word.strip_suffix('*')) {
         (Some(_), Some(_)) => name.contains(word.trim_matches('*')),
@@ -54,7 +54,7 @@ fn is_meant(word: &str, name: &str) -> bool {
     }
 }
 
-/// The containers that are meant, by list and number; none is an error.
+/// The matching containers, by list and index; an error if there are none.
 fn containers<'a>(object: &'a Object, word: &str, lists: &[&'static str]) -> Result<Vec<(String, &'a Value)>, Failure> {
     let base = base(object);
     let mut found = Vec::new();
@@ -76,7 +76,7 @@ fn containers<'a>(object: &'a Object, word: &str, lists: &[&'static str]) -> Res
     Ok(found)
 }
 
-/// Sends a JSON patch, and tells what has been done; one that changes nothing is not sent.
+/// Sends a JSON patch, and reports the result; an empty one is not sent.
 async fn send(
     writing: &Writing,
     session: &Session,

@@ -59,7 +59,7 @@ fn listed(text: &str) -> Result<Map<String, Value>, Failure> {
     text.split(',').filter(|word| !word.is_empty()).map(each).collect()
 }
 
-/// Each list that is wanted takes the place of the container's own, as upstream's command has it.
+/// Each given list replaces the container's, as in upstream's command.
 fn patch(object: &Object, word: &str, wanted: &[(&str, Map<String, Value>)]) -> Result<Vec<Value>, Failure> {
     let mut patch = Vec::new();
     for (at, container) in containers(object, word, &["containers"])? {

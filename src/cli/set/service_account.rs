@@ -1,4 +1,4 @@
-//! `set serviceaccount`: changes whose rights Pods have.
+//! `set serviceaccount`: changes the ServiceAccount of Pods.
 
 use std::process::ExitCode;
 
@@ -32,7 +32,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     for target in selection.several(args.all, session).await? {
         for object in selection.fetch(&target, session).await? {
             let spec = json!({ "serviceAccountName": account });
-            // From the innermost part of the way to the outermost.
+            // Built from the innermost part of the path to the outermost.
             let patch = base(&object).rsplit('.').fold(spec, |inner, part| json!({ part: inner }));
             let changed = args.writing.patch(session, target.kind, &object, PatchType::Strategic, patch).await;
             let told = changed.and_then(|changed| args.writing.tell(target.kind, &changed, "serviceaccount updated"));

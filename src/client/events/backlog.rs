@@ -1,10 +1,10 @@
-//! Events that wait for the server, by namespace: each has its turn, and where there are too many, whoever has most loses some.
+//! Queued events by namespace: namespaces take turns, and if there are too many, the one with the most loses some.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::Told;
 
-/// So many events may wait.
+/// The most queued events.
 pub(super) const MOST: usize = 1000;
 
 /// The events of each namespace, in their order.
@@ -12,14 +12,14 @@ pub(super) const MOST: usize = 1000;
 pub(super) struct Backlog {
     waiting: BTreeMap<String, VecDeque<Told>>,
     count: usize,
-    /// The namespaces whose turn comes, in the order of their turns.
+    /// The namespaces in the order of their turns.
     turns: VecDeque<String>,
-    /// Those one of whose events is being written: its next one waits for that.
+    /// Namespaces with an event being written, whose next one waits for that.
     busy: BTreeSet<String>,
 }
 
 impl Backlog {
-    /// Takes one in. Where there are too many, one is dropped: the last of the namespace that has most.
+    /// Queues an event. If there are too many, returns the dropped one: the last of the namespace with the most.
     pub fn push(&mut self, namespace: String, told: Told) -> Option<Told> {
         let own = self.waiting.get(&namespace).map_or(0, VecDeque::len);
         let mut lost = None;
@@ -39,7 +39,7 @@ impl Backlog {
         lost
     }
 
-    /// The first event of the namespace whose turn it is. It has no other turn before [`Backlog::done`].
+    /// The first event of the namespace whose turn it is. It gets no other turn before [`Backlog::done`].
     pub fn next(&mut self) -> Option<(String, Told)> {
         let namespace = self.turns.pop_front()?;
         let events = self.waiting.get_mut(&namespace)?;
@@ -52,7 +52,7 @@ impl Backlog {
         Some((namespace, told))
     }
 
-    /// A namespace's event has been written.
+    /// A namespace's event was written.
     pub fn done(&mut self, namespace: String) {
         self.busy.remove(&namespace);
         if self.waiting.contains_key(&namespace) {

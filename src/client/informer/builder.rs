@@ -1,4 +1,4 @@
-//! What an informer covers, and how it starts.
+//! The configuration of an informer, and its start.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, RwLock};
@@ -8,7 +8,7 @@ use crate::reflector::{LocalCopy, Reflector};
 use crate::{Client, Typed};
 use podwright_api::{Options, Request, Watermark};
 
-/// What an informer shall cover, before it starts.
+/// The configuration of an informer.
 pub struct InformerBuilder<K> {
     client: Client,
     resource: String,
@@ -42,7 +42,7 @@ impl<K: Typed> InformerBuilder<K> {
         self.scope.namespace = Some(namespace.to_owned());
         self
     }
-    /// Only objects of this name.
+    /// Only objects with this name.
     pub fn name(mut self, name: &str) -> Self {
         self.scope.name = Some(name.to_owned());
         self.options.field_selector = Some(format!("metadata.name={name}"));
@@ -57,27 +57,28 @@ impl<K: Typed> InformerBuilder<K> {
         self.options.label_selector = Some(selector.into());
         self
     }
-    /// Only so many objects, for who serves them says how many there are: with more it begins anew, and shows what it has shown.
+    /// The maximum number of objects, which their server determines: beyond that it starts over later, and keeps its state until
+    /// then.
     pub fn at_most(mut self, most: usize) -> Self {
         self.most = most;
         self
     }
-    /// Only what there is room for, by the objects' metadata; with more it is as with [`Self::at_most`].
+    /// A memory limit for the objects' metadata; beyond that it behaves as with [`Self::at_most`].
     pub fn within(mut self, room: Room) -> Self {
         self.room = Some(room);
         self
     }
-    /// Keeps objects that the view cannot read as they were sent.
+    /// Keeps undecodable objects in their original form.
     pub fn keep_undecodable(mut self) -> Self {
         self.keep_undecodable = true;
         self
     }
-    /// Adds an index that `Informer::indexed` looks up; `keys_of` gives the values under which an object is found.
+    /// Adds an index for `Informer::indexed`; `keys_of` returns the values under which an object is found.
     pub fn index(mut self, name: &'static str, keys_of: impl Fn(&K) -> Vec<String> + Send + Sync + 'static) -> Self {
         self.indexes.insert(name, Index { keys_of: Box::new(keys_of), entries: HashMap::new() });
         self
     }
-    /// Starts to list and watch. Must be called inside a tokio runtime.
+    /// Starts listing and watching. Must be called inside a tokio runtime.
     pub fn start(self) -> Informer<K> {
         let state = State {
             objects: BTreeMap::new(),

@@ -1,4 +1,4 @@
-//! An informer's copy, as a reflector keeps it fresh: what comes is read, and taken in if there is room for it.
+//! An informer's copy, updated by a reflector: decodes objects, and stores them if there is room.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -31,7 +31,7 @@ impl<K: Typed> Seen<K> {
         }
     }
 
-    /// About how many bytes are kept of it.
+    /// Its approximate size in memory.
     pub fn size(&self) -> usize {
         match self {
             Seen::Readable(_, object) => room::size(object.metadata()),
@@ -143,12 +143,12 @@ impl<K: Typed> Shared<K> {
         (!state.ended).then(|| f(&mut state))
     }
 
-    /// An object; one that this view cannot read is told as such: going on without it beats seeing nothing new of its kind ever
-    /// again.
+    /// Decodes an object; one that this view cannot decode is reported as such: continuing without it is better than never seeing
+    /// new objects of its kind.
     fn decode(&self, bytes: &[u8]) -> Result<Seen<K>, Status> {
         match serde_json::from_slice::<K>(bytes) {
             Ok(mut object) => {
-                // Who manages what concerns nobody here, and is often half of an object.
+                // Managed fields are not needed here, and are often half of an object.
                 object.metadata_mut().managed_fields = None;
                 Ok(Seen::Readable(Key::of(&object), object))
             }

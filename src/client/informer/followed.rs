@@ -1,9 +1,9 @@
-//! What an informer of whatever kind shows of a change, for those who wait to see what they have written.
+//! An informer of any kind, for waiting until a write is visible.
 
 use super::{Key, Shared};
 use crate::Typed;
 
-/// Which objects of its kind an informer follows; what is not said is not asked for.
+/// Which objects of its kind an informer follows.
 #[derive(Clone, Default)]
 pub(super) struct Scope {
     pub namespace: Option<String>,
@@ -18,9 +18,9 @@ pub trait Followed: Send + Sync {
     fn may_cover(&self, key: &Key) -> bool;
     /// Whether it is followed, whatever its fields say.
     fn covers(&self, key: &Key) -> bool;
-    /// Whether everything up to a revision is shown.
+    /// Whether everything up to a revision is visible.
     fn has_reached(&self, revision: u64) -> bool;
-    /// Whether this very object is shown to be gone, or to be on its way.
+    /// Whether exactly this object is visible as deleted or terminating.
     fn has_lost(&self, key: &Key, uid: &str) -> bool;
 }
 

@@ -1,11 +1,12 @@
-//! How much informers keep of what others serve: whoever serves it decides how much there is of it.
+//! Memory limits for informers of remote resources: their servers determine how much there is.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
-/// Room that several informers share. Each owner has at most half of what the others leave, and at least an eighth of all.
+/// A memory budget shared by several informers. Each owner may use at most half of what the others leave, and at least an eighth of
+/// the total.
 pub struct Rooms {
     /// In bytes.
     most: usize,
@@ -13,12 +14,12 @@ pub struct Rooms {
 }
 
 impl Rooms {
-    /// Room for `most` bytes.
+    /// A budget of `most` bytes.
     pub fn new(most: usize) -> Arc<Rooms> {
         Arc::new(Rooms { most, taken: Mutex::default() })
     }
 
-    /// What one informer takes of it, on an owner's account.
+    /// One informer's share, accounted to an owner.
     pub fn of(self: &Arc<Rooms>, owner: &str) -> Room {
         Room { rooms: self.clone(), owner: owner.to_owned(), taken: 0 }
     }
@@ -28,7 +29,7 @@ impl Rooms {
     }
 }
 
-/// One informer's part, given back when it is dropped.
+/// One informer's share, released when dropped.
 pub struct Room {
     rooms: Arc<Rooms>,
     owner: String,
@@ -36,7 +37,7 @@ pub struct Room {
 }
 
 impl Room {
-    /// Takes so many bytes instead of what it has, if there is room for them. Less is always to be had.
+    /// Changes its size, if there is room. Shrinking always succeeds.
     pub fn resize(&mut self, wanted: usize) -> bool {
         let mut taken = self.rooms.taken();
         let Some(new) = self.fitting(&taken, wanted) else { return false };
@@ -70,7 +71,7 @@ impl Drop for Room {
 
 /// About how many bytes an object takes of which the metadata is kept: by what it becomes, for `[{},{}]` has few.
 pub(super) fn size(meta: &ObjectMeta) -> usize {
-    /// Fields that are empty, and the place in maps and indexes.
+    /// Empty fields, and entries in maps and indexes.
     const ALWAYS: usize = 1024;
     /// What a text takes beside its bytes, and an owner beside its texts, in the object and in the index of owners.
     const TEXT: usize = 48;
@@ -98,7 +99,7 @@ mod tests {
         assert!(one.resize(30) && more.resize(20), "half of all");
         assert!(!more.resize(21));
         assert!(other.resize(25) && !other.resize(26), "half of the other half");
-        // Now a has more than its half of what is left: it may have less, and no more.
+        // Now a has more than its half of the rest: it may shrink, but not grow.
         assert!(one.resize(29) && !one.resize(30));
         drop(more);
         assert!(one.resize(37) && !one.resize(38));

@@ -1,6 +1,6 @@
-//! pprof's `Profile` (`github.com/google/pprof/proto/profile.proto`): addresses of code, the files that they are mapped from,
-//! and where the program has its symbols the functions that they are in. A stripped program's profile is read beside the one
-//! that was not stripped: `go tool pprof PROGRAM PROFILE`.
+//! Encodes pprof's `Profile` (`github.com/google/pprof/proto/profile.proto`): code addresses, their mapped files, and, if the
+//! program has symbols, their functions. A stripped program's profile can be read with the unstripped one: `go tool pprof PROGRAM
+//! PROFILE`.
 
 use std::{
     collections::HashMap,
@@ -13,7 +13,7 @@ use flate2::{Compression, write::GzEncoder};
 
 use crate::api::protobuf::Writer;
 
-/// One stack, the innermost address first, and what was counted of it.
+/// One stack, the innermost address first, and its counts.
 #[derive(Debug, PartialEq)]
 pub struct Sample {
     pub stack: Vec<u64>,
@@ -21,16 +21,16 @@ pub struct Sample {
 }
 
 pub struct Profile {
-    /// What is counted, and in what.
+    /// What is counted, with units.
     pub types: &'static [(&'static str, &'static str)],
-    /// What lies between two samples.
+    /// The sampling interval.
     pub period: (&'static str, &'static str, i64),
     pub default: &'static str,
     pub time: Duration,
     pub samples: Vec<Sample>,
 }
 
-/// Takes away what all stacks begin with: what has taken the samples.
+/// Removes the common beginning of all stacks: the sampling code itself.
 pub fn without_handler(samples: &mut [Sample]) {
     let Some((first, others)) = samples.split_first().filter(|(_, others)| !others.is_empty()) else { return };
     let common = |other: &Sample| first.stack.iter().zip(&other.stack).take_while(|(a, b)| a == b).count();
@@ -41,7 +41,7 @@ pub fn without_handler(samples: &mut [Sample]) {
     }
 }
 
-/// A file that code is mapped from.
+/// A mapped file with code.
 struct Mapping {
     start: u64,
     end: u64,
@@ -62,14 +62,14 @@ fn mappings(maps: &str) -> Vec<Mapping> {
     maps.lines().filter_map(of).collect()
 }
 
-/// A function that an address is in, and where.
+/// The function at an address, with its position.
 struct Found {
     name: String,
     file: String,
     line: u64,
 }
 
-/// The innermost first: those that were inlined into the others.
+/// The innermost first: inlined ones.
 fn functions(address: u64) -> Vec<Found> {
     let mut found = Vec::new();
     backtrace::resolve(address as *mut _, |symbol| {
@@ -80,7 +80,7 @@ fn functions(address: u64) -> Vec<Found> {
     found
 }
 
-/// Texts are told once, and then by their numbers; the first is the empty one.
+/// A string table; the first one is empty.
 struct Texts {
     numbers: HashMap<String, u64>,
     all: Vec<String>,
@@ -110,7 +110,7 @@ impl Profile {
         let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
         // Writing to a Vec cannot fail.
         let _ = gzip.write_all(&self.encoded(&std::fs::read_to_string("/proc/self/maps").unwrap_or_default()));
-        // What names were found with takes tens of megabytes where the program has them.
+        // The symbol cache takes tens of megabytes if the program has symbols.
         backtrace::clear_symbol_cache();
         gzip.finish().unwrap_or_default().into()
     }
@@ -122,7 +122,7 @@ impl Profile {
         for of in self.types {
             out.message(1, &texts.value_type(*of));
         }
-        // Locations and functions by their numbers, which count from 1.
+        // Locations and functions by their ids, which start at 1.
         let (mut locations, mut functions_of) = (HashMap::new(), HashMap::new());
         let mut behind = Writer::default();
         let mappings = mappings(maps);
@@ -147,7 +147,7 @@ impl Profile {
             }
             let mut message = Writer::default();
             message.packed(1, stack);
-            // Two's complement, as protobuf has it.
+            // Two's complement, as in protobuf.
             message.packed(2, sample.values.iter().map(|value| *value as u64));
             out.message(2, &message);
         }

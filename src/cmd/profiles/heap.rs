@@ -1,4 +1,4 @@
-//! What jemalloc knows of who holds memory: it samples allocations while it is told to, and dumps what is still there of them.
+//! jemalloc's heap profiles: it samples allocations while enabled, and dumps those that are still live.
 
 use std::{
     fmt,
@@ -16,11 +16,11 @@ use tikv_jemalloc_ctl::{Access, AsName, profiling};
 use super::encode::{Profile, Sample};
 use crate::server::profiling::{Measured, ProfileError};
 
-/// A file in memory that jemalloc writes to by a name: in its own folder, a confined process may have none.
+/// A memory file that jemalloc writes to by name: a confined process has no other place.
 #[derive(Debug, Default)]
 pub struct Heap(OnceLock<(File, &'static [u8])>);
 
-/// Has allocations sampled for as long as it lives.
+/// Enables sampling while it exists.
 struct Sampling;
 
 impl Sampling {
@@ -35,7 +35,7 @@ impl Drop for Sampling {
     fn drop(&mut self) {
         let name = b"prof.active\0".name();
         let stopped: Result<(), _> = name.write(false);
-        // What was sampled is forgotten: nobody asks for it any more, and each sample costs when it is freed.
+        // Discards samples: they are no longer needed, and each costs time when it is freed.
         let forgotten = b"prof.lg_sample\0".name().read().and_then(|rate: usize| b"prof.reset\0".name().write(rate));
         if let Err(why) = stopped.and(forgotten) {
             tracing::warn!(%why, "failed to stop jemalloc's sampling");
@@ -44,7 +44,7 @@ impl Drop for Sampling {
 }
 
 impl Heap {
-    /// What is held of what was sampled since the start or, where nothing was, within `time` from now.
+    /// The live allocations sampled since the start or, without sampling at the start, within `time` from now.
     pub async fn dump(&self, time: Duration) -> Result<String, ProfileError> {
         match profiling::prof::read() {
             Ok(true) => {}
@@ -66,7 +66,7 @@ impl Heap {
         if self.0.get().is_none() {
             let file = File::from(memfd_create("heap", MemfdFlags::CLOEXEC)?);
             let name = format!("/proc/self/fd/{}\0", file.as_raw_fd());
-            // One file a process, as long as it lives.
+            // One file per process, for its lifetime.
             let _ = self.0.set((file, Box::leak(name.into_boxed_str().into_boxed_bytes())));
         }
         let Some((file, name)) = self.0.get() else { return Err(std::io::ErrorKind::NotFound.into()) };
@@ -84,11 +84,11 @@ impl Heap {
 /// What is wrong with a dump.
 #[derive(Debug, PartialEq, Eq)]
 pub enum DumpError {
-    /// It is of another form.
+    /// Unknown format.
     Form,
-    /// A line that has no addresses.
+    /// A line with invalid addresses.
     Addresses { line: String, why: ParseIntError },
-    /// A line that does not count.
+    /// A line with invalid counts.
     Counts(String),
 }
 
@@ -104,7 +104,7 @@ impl fmt::Display for DumpError {
 
 impl std::error::Error for DumpError {}
 
-/// The profile that a dump (`heap_v2`) is: samples are made up to what they stand for.
+/// Converts a dump (`heap_v2`) to a profile, scaling samples to estimated totals.
 pub fn profile(dump: &str) -> Result<Profile, DumpError> {
     let mut lines = dump.lines();
     let rate = lines.next().and_then(|line| line.strip_prefix("heap_v2/")?.parse::<f64>().ok());
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(samples.len(), 2);
         assert_eq!(samples[0].stack, [0x10, 0x20]);
         assert!((1_048_576..1_300_000).contains(&samples[0].values[1]), "{:?}", samples[0]);
-        // Of small ones few are sampled.
+        // Few small allocations are sampled.
         assert_eq!(samples[1].stack, [0x30]);
         assert!((16_000..17_000).contains(&samples[1].values[0]), "{:?}", samples[1]);
         assert_eq!(profile("heap_v1/1\n").err(), Some(DumpError::Form));

@@ -1,5 +1,5 @@
-//! Profiles of this process for `/debug/pprof/`: where its CPU time goes, by the crate `pprof`, and who holds its memory, by
-//! jemalloc. One of them is made at a time, and none costs anything while nobody asks for it.
+//! Profiles of this process for `/debug/pprof/`: CPU time with the crate `pprof`, and memory with jemalloc. One runs at a time, and
+//! without requests there is no overhead.
 
 mod encode;
 mod heap;
@@ -13,22 +13,22 @@ use tokio::sync::Mutex;
 use crate::server::profiling::{Measured, ProfileError, Profiler};
 use encode::{Profile, Sample};
 
-/// Signals in a second of CPU time: Go's, but for one, to keep out of step with what happens in steps.
+/// The sampling frequency: Go's minus one, to avoid lockstep with periodic activity.
 const FREQUENCY: i32 = 99;
-/// Where a signal finds nothing to walk up from, or locks that a walk would take.
+/// Libraries that cannot be unwound, or may hold locks that unwinding needs.
 const NOT_WALKED: [&str; 4] = ["libc", "libgcc", "pthread", "vdso"];
 
-/// Makes profiles of this process.
+/// Creates profiles of this process.
 #[derive(Debug)]
 pub struct Profiles {
-    /// Where `pprof` keeps what is too much for its memory: one file of its own, from the first profile on.
+    /// The directory where `pprof` spills data: a file of its own, from the first profile on.
     scratch: PathBuf,
     one: Arc<Mutex<()>>,
     heap: heap::Heap,
 }
 
 impl Profiles {
-    /// `scratch`: a folder that is made when it is needed. What an earlier process has left there is removed.
+    /// `scratch`: a directory that is created on demand. Leftovers of an earlier process are removed.
     pub fn new(scratch: PathBuf) -> Arc<Profiles> {
         match std::fs::remove_dir_all(&scratch) {
             Err(why) if why.kind() != std::io::ErrorKind::NotFound => {
@@ -42,7 +42,7 @@ impl Profiles {
     fn make_scratch(&self) -> Result<(), ProfileError> {
         std::fs::create_dir_all(&self.scratch)
             .map_err(|why| ProfileError::Enable(Measured::Cpu, format!("{}: {why}", self.scratch.display()).into()))?;
-        // Of the whole process; nothing else in it makes such files, and one folder is as good as another.
+        // For the whole process, in which nothing else creates temporary files.
         let _ = tempfile::env::override_temp_dir(&self.scratch);
         Ok(())
     }
@@ -53,7 +53,7 @@ impl Profiler for Profiles {
     async fn cpu(&self, time: Duration) -> Result<Bytes, ProfileError> {
         let one = self.one.clone().try_lock_owned().map_err(|_| ProfileError::Busy(Measured::Cpu))?;
         self.make_scratch()?;
-        // What the first one sets up takes a while, for which nobody may wait any more.
+        // The first one's set-up takes a while, and its caller may be gone by then.
         let begin = move || {
             let begun = pprof::ProfilerGuardBuilder::default().frequency(FREQUENCY).blocklist(&NOT_WALKED).build();
             (begun, one)
@@ -66,7 +66,7 @@ impl Profiler for Profiles {
             drop(guard);
             let found = found.map_err(|why| ProfileError::Read(Measured::Cpu, why.into()))?;
             let made = cpu_profile(found, time).gzipped();
-            // Who does not wait for it makes no room for the next one.
+            // A cancelled caller does not let the next one start early.
             drop(one);
             Ok(made)
         };

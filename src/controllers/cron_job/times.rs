@@ -1,10 +1,10 @@
-//! The last time of a schedule that has come.
+//! The latest scheduled time that has come.
 
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 
 use podwright_api::cron::Schedule;
 
-/// How many times have come, roughly.
+/// Roughly how many times have come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missed {
     /// One or none.
@@ -14,12 +14,12 @@ pub enum Missed {
     Many,
 }
 
-/// A schedule never comes. Upstream's words for it.
+/// A schedule never matches. Upstream's words for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("time difference between two schedules is less than 1 second")]
 pub struct NeverComes;
 
-/// The last time of the schedule after `from` and not after `now`, and how many have come.
+/// The latest scheduled time after `from` and not after `now`, and how many have come.
 pub fn most_recent(
     schedule: &Schedule,
     zone: &TimeZone,
@@ -33,7 +33,7 @@ pub fn most_recent(
     }
     let Some(second) = next(first).filter(|second| *second <= now) else { return Ok((Some(first), Missed::None)) };
     let gap = second.duration_since(first).as_secs().max(1);
-    // As upstream estimates it: as if all gaps were like the first.
+    // Upstream's estimate: as if all intervals were like the first.
     let missed = now.duration_since(first).as_secs() / gap + 1;
     let last = match schedule {
         Schedule::Every(_) => first + SignedDuration::from_secs((missed - 1) * gap),
@@ -42,13 +42,13 @@ pub fn most_recent(
     Ok((Some(last), if missed > 100 { Missed::Many } else { Missed::Few }))
 }
 
-/// The last time not after `now`, of which `known` is one: halves what is between them.
+/// The latest time not after `now`, of which `known` is one: a binary search.
 fn last_by(now: Timestamp, known: Timestamp, next: impl Fn(Timestamp) -> Option<Timestamp>) -> Timestamp {
     // Invariant: `last` is a time not after `now`, and none is from `end` on. Times are whole seconds.
     let (mut last, mut end) = (known, now.as_second() + 1);
     while last.as_second() + 1 < end {
         let middle = last.as_second() + (end - last.as_second()) / 2;
-        // What comes at `middle` itself counts.
+        // A time at `middle` itself counts.
         let before = Timestamp::from_second(middle - 1).unwrap_or(last);
         match next(before).filter(|at| *at <= now) {
             Some(at) => last = at,

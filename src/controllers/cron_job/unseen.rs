@@ -1,4 +1,4 @@
-//! Jobs that a CronJob's status tells of and no informer shows: the server is asked before any is given up for lost.
+//! Jobs that a CronJob's status lists but no informer shows: the server is asked before one counts as lost.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,10 +11,10 @@ use crate::{LiveReads, Plan, meta};
 use podwright_api::{Request, Verb, request::Body};
 use podwright_client::{Key, Typed};
 
-/// When the server is asked again after it had no answer.
+/// When to ask the server again after a failure.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// The Jobs beyond `seen` that the server has; what to do first, while it is not known which.
+/// The Jobs beyond `seen` that the server has; an error with the necessary reads while this is unknown.
 pub(super) fn jobs(cron: &CronJob, seen: &[Arc<Job>], answers: &LiveReads) -> Result<Vec<Arc<Job>>, Plan> {
     let active = cron.status.iter().flat_map(|status| status.active.iter().flatten());
     let unseen = active.filter(|known| !seen.iter().any(|job| job.metadata.uid == known.uid));
@@ -47,7 +47,7 @@ fn job(body: &Body) -> Option<Job> {
     }
 }
 
-/// A namesake is another Job, and one that was taken away from the CronJob is none of its own.
+/// A Job of the same name may be another one, or may no longer belong to the CronJob.
 fn is_it(cron: &CronJob, known: &ObjectReference, job: &Job) -> bool {
     job.metadata.uid == known.uid && meta::is_controlled_by(&job.metadata, &cron.metadata.uid)
 }

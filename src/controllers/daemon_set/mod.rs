@@ -1,8 +1,8 @@
-//! DaemonSets: a Pod on every node that is meant to have one.
+//! DaemonSets: a Pod on every eligible node.
 //!
-//! Upstream: `pkg/controller/daemon`. [`plan`] reads as upstream's `updateDaemonSet`; [`nodes`] says which nodes are meant,
-//! [`rolling`] how a change of the template gets round. Upstream remembers in memory how often Pods have failed on a node,
-//! to wait ever longer before the next; here each Pod carries that number in an annotation, so a restart changes nothing.
+//! Upstream: `pkg/controller/daemon`. [`plan`] corresponds to upstream's `updateDaemonSet`; [`nodes`] decides which nodes are
+//! eligible, [`rolling`] how a change of the template is rolled out. Upstream's back-off counts failed Pods of each node in memory;
+//! here each Pod has that count in an annotation, so a restart changes nothing.
 
 pub mod nodes;
 pub mod rolling;
@@ -28,12 +28,12 @@ use super::{
 use nodes::Fit;
 use podwright_client::{Delta, Key, reference};
 
-/// How many Pods have failed in a row on a Pod's node before it.
+/// How many Pods failed in a row on a Pod's node before it.
 pub const FAILURES: &str = "podwright/failures";
-/// How long a failed Pod is kept: not at all at first, then ever longer, counted from when it was made.
+/// How long a failed Pod is kept: first not at all, then longer each time, counted from its creation.
 const FIRST: Duration = Duration::from_secs(1);
 const MOST: Duration = Duration::from_secs(15 * 60);
-/// At most so many Pods are created or deleted for one DaemonSet at a time.
+/// The most Pods created or deleted for one DaemonSet at a time.
 const BURST: usize = 250;
 
 pub const ROW: Row = Row {
@@ -43,11 +43,11 @@ pub const ROW: Row = Row {
     watch: |watches| {
         let informers = &watches.world.informers.clone();
         watches.own(&informers.daemon_sets);
-        // Not those that end at their birth: each node has a back-off of its own.
+        // Without the back-off for Pods that fail at once: each node has a back-off of its own.
         watches.owner(&informers.pods, "DaemonSet");
         watches.owner(&informers.controller_revisions, "DaemonSet");
         watches.on(&informers.pods, |world, queue, change| {
-            // An orphan may be adopted by whoever selects it.
+            // An orphan may be adopted by any DaemonSet that selects it.
             let Some(pod) = meta::orphan(change) else { return };
             for set in world.informers.daemon_sets.list_namespace(&change.key.namespace) {
                 if set.spec.as_ref().is_some_and(|spec| meta::selects(&spec.selector, &pod.metadata)) {
@@ -56,7 +56,7 @@ pub const ROW: Row = Row {
             }
         });
         watches.on(&informers.nodes, |world, queue, change| {
-            // Heartbeats come often, and move no Pod.
+            // Heartbeats are frequent, and affect no Pod.
             if change.old.is_some() && change.new.is_some() && looks(&change.old) == looks(&change.new) {
                 return;
             }
@@ -70,7 +70,7 @@ pub const ROW: Row = Row {
     reconcile,
 };
 
-/// What of a node decides who runs on it.
+/// The properties of a node that decide which Pods run on it.
 fn looks(
     node: &Option<Arc<Node>>,
 ) -> Option<(&Option<BTreeMap<String, String>>, Option<&Vec<k8s_openapi::api::core::v1::Taint>>)> {
@@ -111,33 +111,33 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     })
 }
 
-/// What a DaemonSet's plan depends on.
+/// The inputs of a DaemonSet's plan.
 pub struct Inputs<'a> {
     pub set: &'a DaemonSet,
-    /// The ControllerRevisions that are its own.
+    /// Its own ControllerRevisions.
     pub revisions: &'a [Arc<ControllerRevision>],
-    /// Whether a ControllerRevision of this name exists, whosever it is.
+    /// Whether a ControllerRevision of this name exists, of any owner.
     pub taken: &'a dyn Fn(&str) -> bool,
-    /// The Pods that are its own, those too that have ended or are being deleted.
+    /// Its own Pods, including finished and terminating ones.
     pub pods: &'a [Arc<Pod>],
     pub nodes: &'a [Arc<Node>],
     pub now: Timestamp,
 }
 
-/// A DaemonSet's Pods, sorted out.
+/// A DaemonSet's Pods, grouped.
 pub struct Daemons<'a> {
     pub scene: &'a Inputs<'a>,
-    /// The Pods' spec, but for their node.
+    /// The Pods' spec without their node.
     spec: PodSpec,
-    /// The hash of the current template's revision; and of all revisions that say the same.
+    /// The hash of the current template's revision; and those of all equal revisions.
     hash: String,
     hashes: BTreeSet<String>,
     fits: BTreeMap<&'a str, Fit>,
-    /// The Pods on each node or meant for it, the oldest first; without those that have ended and are being deleted.
+    /// The Pods on or for each node, the oldest first; without finished and terminating ones.
     places: BTreeMap<&'a str, Vec<&'a Arc<Pod>>>,
 }
 
-/// What is to be done.
+/// The actions to take.
 #[derive(Default)]
 pub struct Steps<'a> {
     /// The nodes that get a Pod, and how many have failed there before.
@@ -146,7 +146,7 @@ pub struct Steps<'a> {
     again: Option<Duration>,
 }
 
-/// What a DaemonSet needs.
+/// Plans a DaemonSet.
 pub fn plan(scene: &Inputs<'_>) -> Plan {
     let (set, mut plan) = (scene.set, Plan::default());
     let Some(spec) = set.spec.as_ref().filter(|_| !meta::is_terminating(&set.metadata)) else { return plan };
@@ -167,7 +167,7 @@ pub fn plan(scene: &Inputs<'_>) -> Plan {
     let daemons = Daemons::of(scene, &update);
     let mut steps = daemons.manage();
     if steps.create.is_empty() && steps.delete.is_empty() {
-        // A rollout goes on when every node has what it shall have.
+        // A rollout continues when every node has its Pod.
         rolling::steps(&daemons, &mut steps);
     }
     let mut new = set.clone();
@@ -187,7 +187,7 @@ fn min_ready_seconds(set: &DaemonSet) -> i32 {
     set.spec.as_ref().and_then(|spec| spec.min_ready_seconds).unwrap_or(0)
 }
 
-/// The hash that a revision or a Pod is labelled with.
+/// The hash label of a revision or a Pod.
 fn hash(meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> Option<&str> {
     meta.labels.as_ref()?.get(history::REVISION).map(String::as_str)
 }
@@ -214,17 +214,17 @@ impl<'a> Daemons<'a> {
         Daemons { scene, spec, hash: current, hashes, fits, places }
     }
 
-    /// The Pods on a node or meant for it, the oldest first.
+    /// The Pods on or for a node, the oldest first.
     pub fn on(&self, node: &str) -> &[&'a Arc<Pod>] {
         self.places.get(node).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// The nodes that shall have a Pod.
+    /// The nodes that need a Pod.
     pub fn wanted(&self) -> impl Iterator<Item = &'a str> {
         self.fits.iter().filter(|(_, fit)| fit.run).map(|(name, _)| *name)
     }
 
-    /// The nodes whose Pods may stay, and that would get no other.
+    /// The nodes whose Pods may stay, but would not be replaced.
     pub fn leaving(&self) -> impl Iterator<Item = &'a str> {
         let leaves = |(name, fit): &(&&'a str, &Fit)| fit.stay && !fit.run && !self.on(name).is_empty();
         self.fits.iter().filter(leaves).map(|(name, _)| *name)
@@ -234,12 +234,12 @@ impl<'a> Daemons<'a> {
         hash(&pod.metadata).is_some_and(|hash| self.hashes.contains(hash))
     }
 
-    /// Ready, and that for long enough.
+    /// Ready for at least minReadySeconds.
     pub fn is_available(&self, pod: &Pod) -> bool {
         meta::available_at(pod, min_ready_seconds(self.scene.set)).is_some_and(|at| at <= self.scene.now)
     }
 
-    /// Gives every node what it shall have, whatever the revision.
+    /// Gives every eligible node a Pod of any revision.
     fn manage(&self) -> Steps<'a> {
         let mut steps = Steps::default();
         for (node, fit) in &self.fits {
@@ -252,14 +252,14 @@ impl<'a> Daemons<'a> {
                 }
             }
         }
-        // Nobody else removes Pods that wait for a node that is no more.
+        // No other component removes Pods that wait for a deleted node.
         let lost = self.places.iter().filter(|(node, _)| !self.fits.contains_key(*node)).flat_map(|(_, pods)| pods);
         let waits = |pod: &&&Arc<Pod>| meta::node_name(pod).is_none() && !meta::is_terminating(&pod.metadata);
         steps.delete.extend(lost.filter(waits));
         steps
     }
 
-    /// Removes from a node what has ended and what is too many.
+    /// Removes finished and surplus Pods from a node.
     fn tend(&self, node: &'a str, run: bool, pods: &[&'a Arc<Pod>], steps: &mut Steps<'a>) {
         let mut living = Vec::new();
         let (mut failures, mut kept) = (0, false);
@@ -282,7 +282,7 @@ impl<'a> Daemons<'a> {
         let surge = rolling::allows_surge(self.scene.set);
         let leaves = pods.iter().any(|pod| meta::is_terminating(&pod.metadata));
         if living.is_empty() && !kept && (surge || !leaves) && run {
-            // Those that have ended go at once; who comes next carries their number on.
+            // Finished ones are deleted at once; the next one continues their count.
             steps.create.push((node, failures));
         }
         match surge {
@@ -291,7 +291,7 @@ impl<'a> Daemons<'a> {
         }
     }
 
-    /// With surge, an old Pod that is ready may stay beside a new one that is not available yet; nobody else.
+    /// With surge, a ready old Pod may stay beside a new one that is not available yet; no other may.
     fn prune(&self, living: &[&'a Arc<Pod>], steps: &mut Steps<'a>) {
         let (new, old): (Vec<&Arc<Pod>>, Vec<&Arc<Pod>>) = living.iter().partition(|pod| self.is_updated(pod));
         steps.delete.extend(new.iter().skip(1).chain(old.iter().skip(1)));
@@ -302,7 +302,7 @@ impl<'a> Daemons<'a> {
         }
     }
 
-    /// How many have failed with this one; or how long it has to be kept before another may try.
+    /// How many have failed including this one; or how long to keep it before the next attempt.
     fn forgive(&self, pod: &Pod) -> Result<u32, Duration> {
         let made = meta::created(&pod.metadata);
         let before = meta::annotation(&pod.metadata, FAILURES).and_then(|text| text.parse::<u32>().ok()).unwrap_or(0);
@@ -318,7 +318,7 @@ impl<'a> Daemons<'a> {
         }
     }
 
-    /// What is told of a Pod that is deleted because it has ended.
+    /// The event for a Pod that is deleted because it has finished.
     fn end(&self, pod: &Pod) -> Option<Note> {
         let (key, about) = (Key::of(pod), reference(self.scene.set));
         let node = nodes::target(pod).unwrap_or_default();
@@ -335,7 +335,7 @@ impl<'a> Daemons<'a> {
         }
     }
 
-    /// A Pod that may not be deleted keeps no node from getting its own.
+    /// A Pod that cannot be deleted does not affect other nodes.
     fn work(&self, steps: &Steps<'a>) -> Work {
         let set = self.scene.set;
         let delete = |pod: &&Arc<Pod>| {
@@ -358,14 +358,14 @@ impl<'a> Daemons<'a> {
         deleted.beside(Work::SlowStart(created))
     }
 
-    /// Deletes the oldest revisions beyond the limit that no Pod is of.
+    /// Deletes the oldest unused revisions beyond the limit.
     fn expired(&self, limit: Option<i32>, update: &ControllerRevision) -> Vec<Write> {
         let pods: BTreeSet<&str> = self.scene.pods.iter().filter_map(|pod| hash(&pod.metadata)).collect();
         let known = self.scene.revisions.iter().map(|known| &known.metadata);
         let used = known.filter(|meta| hash(meta).is_some_and(|hash| pods.contains(hash))).map(meta::name);
         let mut alive: BTreeSet<&str> = used.collect();
         alive.insert(meta::name(&update.metadata));
-        // Old revisions that are still used count against the limit.
+        // Old revisions in use count against the limit.
         let used = i32::try_from(alive.len() - 1).unwrap_or(i32::MAX);
         history::expired(self.scene.revisions, Some(limit.unwrap_or(10).saturating_sub(used).max(0)), &alive)
     }

@@ -1,7 +1,7 @@
-//! Which nodes a DaemonSet's Pods belong on, and the Pod of one node.
+//! Which nodes a DaemonSet's Pods run on, and the Pod of one node.
 //!
-//! Upstream: `NodeShouldRunDaemonPod` and `pkg/controller/daemon/util`. The scheduler places the Pods: what binds one to
-//! its node is a required node affinity for the node's name, in place of the template's, which has been looked at here.
+//! Upstream: `NodeShouldRunDaemonPod` and `pkg/controller/daemon/util`. The scheduler binds the Pods: a required node affinity for
+//! the node's name selects the node, in place of the template's affinity, which is evaluated here.
 
 use k8s_openapi::{
     api::{
@@ -19,7 +19,7 @@ const NAME: &str = "metadata.name";
 const GENERATION: &str = "deprecated.daemonset.template.generation";
 const POD_GENERATION: &str = "pod-template-generation";
 
-/// What a DaemonSet's Pods tolerate without being told to: their node's troubles are theirs to live with.
+/// The default tolerations of a DaemonSet's Pods: they stay on a node with problems.
 const TOLERATED: &[(&str, &str)] = &[
     ("node.kubernetes.io/not-ready", "NoExecute"),
     ("node.kubernetes.io/unreachable", "NoExecute"),
@@ -28,10 +28,10 @@ const TOLERATED: &[(&str, &str)] = &[
     ("node.kubernetes.io/pid-pressure", "NoSchedule"),
     ("node.kubernetes.io/unschedulable", "NoSchedule"),
 ];
-/// The same on the node's own network.
+/// The additional one with host networking.
 const TOLERATED_ON_HOST: (&str, &str) = ("node.kubernetes.io/network-unavailable", "NoSchedule");
 
-/// Whether a Pod is to be made on a node, and whether one that is there may stay.
+/// Whether a node should get a Pod, and whether an existing one may stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fit {
     pub run: bool,
@@ -42,7 +42,7 @@ impl Fit {
     const NO: Fit = Fit { run: false, stay: false };
 }
 
-/// The Pods' spec: the template's, with what all such Pods tolerate.
+/// The Pods' spec: the template's with the default tolerations.
 pub fn spec(set: &DaemonSet) -> PodSpec {
     let mut spec = set.spec.as_ref().and_then(|spec| spec.template.spec.clone()).unwrap_or_default();
     let on_host = spec.host_network.unwrap_or(false).then_some(&TOLERATED_ON_HOST);
@@ -54,7 +54,7 @@ pub fn spec(set: &DaemonSet) -> PodSpec {
             effect: Some((*effect).to_owned()),
             ..Toleration::default()
         };
-        // One that differs by its seconds alone is replaced: these Pods stay for ever.
+        // One that differs only in its seconds is replaced: these Pods stay forever.
         let same = |old: &&mut Toleration| {
             (&old.key, &old.operator, &old.effect) == (&new.key, &new.operator, &new.effect)
                 && old.value.as_deref().unwrap_or_default().is_empty()
@@ -67,7 +67,7 @@ pub fn spec(set: &DaemonSet) -> PodSpec {
     spec
 }
 
-/// How a node suits Pods of this spec (with what they tolerate, as [`spec`] makes it).
+/// Whether a node fits Pods with this spec (with the tolerations of [`spec`]).
 pub fn fit(spec: &PodSpec, node: &Node) -> Fit {
     let name = meta::name(&node.metadata);
     if spec.node_name.as_deref().is_some_and(|wanted| !wanted.is_empty() && wanted != name) || !selects(spec, node) {
@@ -87,7 +87,7 @@ pub fn fit(spec: &PodSpec, node: &Node) -> Fit {
     fit
 }
 
-/// Whether the node selector and the required node affinity choose a node.
+/// Whether the node selector and the required node affinity match a node.
 fn selects(spec: &PodSpec, node: &Node) -> bool {
     let label = |key: &str| node.metadata.labels.as_ref()?.get(key).map(String::as_str);
     node_selector::selects(spec, meta::name(&node.metadata), label)
@@ -108,7 +108,7 @@ pub fn target(pod: &Pod) -> Option<&str> {
     })
 }
 
-/// The Pod of a node, as it shall be made: of the revision with this hash, after so many that have failed there.
+/// The new Pod for a node, with this revision hash and count of failures.
 pub fn create(set: &DaemonSet, spec: &PodSpec, hash: &str, node: &str, failures: u32) -> Pod {
     let template = set.spec.as_ref().and_then(|spec| spec.template.metadata.clone()).unwrap_or_default();
     let mut labels = template.labels.unwrap_or_default();

@@ -1,7 +1,7 @@
-//! Rolling updates of a DaemonSet: which old Pods go now, and which nodes get a new one beside the old.
+//! Rolling updates of a DaemonSet: which old Pods to delete now, and which nodes get a new one beside the old.
 //!
-//! Upstream: `pkg/controller/daemon/update.go`. Without surge an old Pod goes first, and its node gets a new one when it
-//! has gone; with surge the new Pod comes first, and the old one goes when the new one is available.
+//! Upstream: `pkg/controller/daemon/update.go`. Without surge the old Pod is deleted first, and its node gets a new one once it is
+//! gone; with surge the new Pod comes first, and the old one is deleted when the new one is available.
 
 use std::sync::Arc;
 
@@ -14,13 +14,13 @@ use serde_json::Value;
 use super::{Daemons, Steps, meta};
 use podwright_api::int_or_string::{Round, scaled};
 
-/// Whether a Pod may run beside another on its node in a rollout.
+/// Whether a rollout may run two Pods on a node.
 pub fn allows_surge(set: &DaemonSet) -> bool {
-    // Of any number of nodes: a percentage that is not 0 is at least one.
+    // For any number of nodes: a nonzero percentage is at least one.
     limits(set, 100).is_some_and(|(surge, _)| surge > 0)
 }
 
-/// maxSurge and maxUnavailable, as numbers of nodes, both rounded up; nothing for OnDelete.
+/// maxSurge and maxUnavailable in nodes, both rounded up; `None` for OnDelete.
 pub fn limits(set: &DaemonSet, nodes: usize) -> Option<(usize, usize)> {
     let strategy = set.spec.as_ref().and_then(|spec| spec.update_strategy.as_ref());
     if strategy.and_then(|strategy| strategy.type_.as_deref()) == Some("OnDelete") {
@@ -29,7 +29,7 @@ pub fn limits(set: &DaemonSet, nodes: usize) -> Option<(usize, usize)> {
     let rolling = strategy.and_then(|strategy| strategy.rolling_update.clone()).unwrap_or_default();
     let surge = resolve(rolling.max_surge, 0, nodes);
     let unavailable = resolve(rolling.max_unavailable, 1, nodes);
-    // Nothing would move.
+    // Otherwise there would be no progress.
     Some(if surge == 0 && unavailable == 0 { (0, 1) } else { (surge, unavailable) })
 }
 
@@ -43,7 +43,7 @@ fn resolve(value: Option<IntOrString>, default: i32, nodes: usize) -> usize {
     usize::try_from(number).unwrap_or(0)
 }
 
-/// The Pods of one node that are not being deleted: the new one and the old one; nothing when there are several of either.
+/// The new and the old Pod of a node that are not terminating; `None` if there are several of either.
 fn pair<'a>(daemons: &Daemons<'a>, pods: &[&'a Arc<Pod>]) -> Option<(Option<&'a Arc<Pod>>, Option<&'a Arc<Pod>>)> {
     let (mut new, mut old) = (None, None);
     for pod in pods.iter().filter(|pod| !meta::is_terminating(&pod.metadata)) {
@@ -55,8 +55,8 @@ fn pair<'a>(daemons: &Daemons<'a>, pods: &[&'a Arc<Pod>]) -> Option<(Option<&'a 
     Some((new, old))
 }
 
-/// The next steps of a rollout. Where a node keeps a Pod and would get no other (it has got a taint since), an old one goes
-/// as well, and none follows.
+/// The next steps of a rollout. On a node where a Pod may stay but would not be replaced (tainted since), the old one is deleted as
+/// well, without a successor.
 pub fn steps<'a>(daemons: &Daemons<'a>, steps: &mut Steps<'a>) {
     let wanted: Vec<&str> = daemons.wanted().collect();
     let leaving: Vec<&str> = daemons.leaving().collect();
@@ -72,7 +72,7 @@ fn replace<'a>(daemons: &Daemons<'a>, nodes: impl Iterator<Item = &'a str>, most
     for node in nodes {
         match pair(daemons, daemons.on(node)) {
             Some((None, Some(old))) if daemons.is_available(old) => candidates.push(old),
-            // It is of no use: nothing is lost. But it is down, as much as a new one that is.
+            // It is unavailable, so nothing is lost by deleting it. But it counts as unavailable, like a new one.
             Some((None, Some(old))) => {
                 down += 1;
                 steps.delete.push(old);
@@ -112,6 +112,6 @@ fn surge_beside<'a>(
         }
     }
     steps.create.extend(candidates.into_iter().take(most.saturating_sub(beside)));
-    // With surge nothing is to be missed: who is not replaced where it is goes when there are enough elsewhere.
+    // With surge, availability must not drop: Pods without a replacement on their node go when enough others are available.
     steps.delete.extend(last.into_iter().take(available.saturating_sub(wanted.len())));
 }

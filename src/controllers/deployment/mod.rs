@@ -1,7 +1,7 @@
-//! Deployments: ReplicaSets for each revision of a Pod template, and the way from one to the next.
+//! Deployments: a ReplicaSet for each revision of a Pod template, and rollouts between them.
 //!
-//! Upstream: `pkg/controller/deployment`. [`plan`] reads as upstream's `syncDeployment`; [`rolling`] holds the arithmetic,
-//! [`revision`] what ReplicaSets are called and numbered, [`status`] what is told about it all.
+//! Upstream: `pkg/controller/deployment`. [`plan`] corresponds to upstream's `syncDeployment`; [`rolling`] has the arithmetic,
+//! [`revision`] the names and numbers of ReplicaSets, [`status`] the status.
 
 pub mod revision;
 pub mod rolling;
@@ -33,7 +33,7 @@ pub const ROW: Row = Row {
         watches.own(&informers.deployments);
         watches.owner(&informers.replica_sets, "Deployment");
         watches.on(&informers.replica_sets, |world, queue, change| {
-            // An orphan may be adopted by whoever selects it.
+            // An orphan may be adopted by any Deployment that selects it.
             let Some(set) = meta::orphan(change) else { return };
             for deployment in world.informers.deployments.list_namespace(&change.key.namespace) {
                 if deployment.spec.as_ref().is_some_and(|spec| meta::selects(&spec.selector, &set.metadata)) {
@@ -42,7 +42,7 @@ pub const ROW: Row = Row {
             }
         });
         watches.on(&informers.pods, |world, queue, change| {
-            // A Recreate waits for the last old Pod to be gone.
+            // Recreate waits until the last old Pod is gone.
             let Some(pod) = change.old.as_ref().filter(|_| change.new.is_none()) else { return };
             let Some(set) = meta::controller(&pod.metadata) else { return };
             let set = world.informers.replica_sets.get(&Key::new(&change.key.namespace, &set.name));
@@ -94,19 +94,19 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     })
 }
 
-/// What a Deployment's plan depends on.
+/// The inputs of a Deployment's plan.
 pub struct Inputs<'a> {
     pub deployment: &'a Deployment,
-    /// The ReplicaSets that are its own.
+    /// Its own ReplicaSets.
     pub sets: &'a [Arc<ReplicaSet>],
-    /// Whether a ReplicaSet of this name exists, whosever it is.
+    /// Whether a ReplicaSet of this name exists, of any owner.
     pub taken: &'a dyn Fn(&str) -> bool,
     pub pods_of: &'a dyn Fn(&ReplicaSet) -> Vec<Arc<Pod>>,
     pub now: Timestamp,
     pub failure: Option<&'a Failure>,
 }
 
-/// A ReplicaSet as it is and as it shall be.
+/// A ReplicaSet in its current and desired state.
 #[derive(Clone, Debug)]
 pub struct Set {
     pub old: Arc<ReplicaSet>,
@@ -118,25 +118,25 @@ impl Set {
         Set { old: set.clone(), new: ReplicaSet::clone(set) }
     }
 
-    /// How many Pods it shall have.
+    /// Its desired number of Pods.
     pub fn size(&self) -> i32 {
         size(&self.new)
     }
 
-    /// Resizes it for a Deployment of so many replicas.
+    /// Resizes it for a Deployment with this many replicas.
     fn resize(&mut self, to: i32, deployment: &Deployment) {
         self.new.spec.get_or_insert_default().replicas = Some(to);
         rolling::annotate(&mut self.new, deployment);
     }
 
-    /// How many of its Pods are available. Its status may still count Pods that it has been told to delete.
+    /// The number of its available Pods. Its status may still count Pods that it was told to delete.
     pub fn available(&self) -> i32 {
         let status = self.old.status.as_ref();
         status.and_then(|status| status.available_replicas).unwrap_or(0).min(self.size())
     }
 
-    /// How many Pods it may have now: as many as it shall have, or still has. Nothing is known as long as its controller
-    /// has not seen what it shall have.
+    /// How many Pods it may have now: the larger of the desired and the actual number. Unknown until its controller has observed
+    /// the spec.
     pub fn occupied(&self) -> Option<i32> {
         let status = self.old.status.as_ref()?;
         (self.old.metadata.generation <= status.observed_generation).then(|| status.replicas.max(self.size()))
@@ -161,7 +161,7 @@ fn scaled(deployment: &Deployment, set: &ReplicaSet, from: i32, to: i32) -> Note
     )
 }
 
-/// A rollout in the making: the ReplicaSets of all revisions, and what has been decided about them.
+/// A rollout in progress: the ReplicaSets of all revisions, and the decisions about them.
 pub struct Rollout<'a> {
     pub deployment: &'a Deployment,
     /// The ReplicaSet of the current template.
@@ -174,7 +174,7 @@ impl Rollout<'_> {
     pub fn sets(&self) -> impl Iterator<Item = &Set> {
         self.old.iter().chain(&self.new)
     }
-    /// How many Pods all revisions shall have.
+    /// The desired Pods of all revisions.
     pub fn total(&self) -> i32 {
         self.sets().map(Set::size).fold(0, i32::saturating_add)
     }
@@ -183,7 +183,7 @@ impl Rollout<'_> {
     }
 }
 
-/// How many replicas a Deployment shall have.
+/// The desired replicas of a Deployment.
 pub fn replicas(deployment: &Deployment) -> i32 {
     deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1)
 }
@@ -197,7 +197,7 @@ fn is_paused(deployment: &Deployment) -> bool {
     deployment.spec.as_ref().and_then(|spec| spec.paused).unwrap_or(false)
 }
 
-/// What a Deployment needs.
+/// Plans a Deployment.
 pub fn plan(scene: &Inputs<'_>) -> Plan {
     let deployment = scene.deployment;
     let mut plan = Plan::default();
@@ -206,13 +206,13 @@ pub fn plan(scene: &Inputs<'_>) -> Plan {
         return finish(scene, &rollout, plan, None);
     }
 
-    // 1. The current ReplicaSet bears the Deployment's annotations and the highest revision.
+    // 1. The current ReplicaSet gets the Deployment's annotations and the highest revision.
     let next = revision::next(&rollout);
     if let Some(new) = &mut rollout.new {
         revision::annotate(deployment, &mut new.new, next);
     }
 
-    // 2. Resize the ReplicaSets, or find that the current one has to be made.
+    // 2. Resize the ReplicaSets, or decide to create the current one.
     let step = match () {
         () if is_paused(deployment) || rolling::is_scaling(&rollout) => {
             rolling::scale(&mut rollout);
@@ -224,13 +224,13 @@ pub fn plan(scene: &Inputs<'_>) -> Plan {
     let new = match step {
         Step::Done => None,
         Step::Create => match revision::create(deployment, &rollout, next) {
-            // A ReplicaSet of that name that is not of this template: hash again with another seed.
+            // A ReplicaSet with that name and another template: hash again with another seed.
             new if (scene.taken)(meta::name(&new.metadata)) => return collide(scene, &rollout, plan),
             new => Some(new),
         },
     };
 
-    // 3. Write that down, forget revisions beyond the limit, and tell how it is.
+    // 3. Write this, delete revisions beyond the limit, and update the status.
     let resized: Vec<Write> = rollout.sets().filter_map(|set| set.write(deployment)).collect();
     plan.work = resized.into();
     if is_paused(deployment) || status::is_complete(deployment, &status::of(&rollout)) {
@@ -239,7 +239,7 @@ pub fn plan(scene: &Inputs<'_>) -> Plan {
     finish(scene, &rollout, plan, new.as_ref())
 }
 
-/// What a strategy finds beyond resizing.
+/// A strategy's decision beyond resizing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Step {
     Done,
@@ -247,7 +247,7 @@ enum Step {
     Create,
 }
 
-/// First up, within maxSurge; then down, within maxUnavailable.
+/// First scale up, within maxSurge; then down, within maxUnavailable.
 fn roll(rollout: &mut Rollout<'_>) -> Step {
     if rollout.new.is_none() {
         return Step::Create;
@@ -259,7 +259,7 @@ fn roll(rollout: &mut Rollout<'_>) -> Step {
     Step::Done
 }
 
-/// First all old Pods down and gone, then the new ones up.
+/// First scale all old Pods down and wait until they are gone, then scale the new ones up.
 fn recreate(scene: &Inputs<'_>, rollout: &mut Rollout<'_>) -> Step {
     let deployment = rollout.deployment;
     let mut down = false;
@@ -267,7 +267,7 @@ fn recreate(scene: &Inputs<'_>, rollout: &mut Rollout<'_>) -> Step {
         set.resize(0, deployment);
         down = true;
     }
-    // No Pod to be seen is not enough: a ReplicaSet that has not heard yet that it shall have none may be making some.
+    // Observing no Pod is not enough: a ReplicaSet that has not observed its new size of 0 may be creating some.
     let gone =
         |set: &Set| set.occupied() == Some(0) && (scene.pods_of)(&set.old).iter().all(|pod| meta::is_finished(pod));
     if down || !rollout.old.iter().all(gone) {
@@ -302,8 +302,8 @@ fn collide(scene: &Inputs<'_>, rollout: &Rollout<'_>, mut plan: Plan) -> Plan {
     plan
 }
 
-/// The new ReplicaSet, the revision annotation and the status. A status that says that it was made waits for that; any other is
-/// told in any case, above all one that says why it could not be made.
+/// Writes the new ReplicaSet, the revision annotation and the status. A status that reports the creation waits for it; any other is
+/// written in any case, above all one with the reason of its failure.
 fn finish(scene: &Inputs<'_>, rollout: &Rollout<'_>, mut plan: Plan, new: Option<&ReplicaSet>) -> Plan {
     let deployment = scene.deployment;
     let (status, requeue) = status::next(deployment, rollout, new, scene.now, scene.failure);
@@ -322,7 +322,7 @@ fn finish(scene: &Inputs<'_>, rollout: &Rollout<'_>, mut plan: Plan, new: Option
     plan
 }
 
-/// Gives the Deployment the number of its current revision. Nobody else does that: whatever else has changed may stay.
+/// Sets the Deployment's revision annotation. Only this controller writes it, so other changes do not conflict.
 fn number(deployment: &Deployment, current: Option<&ReplicaSet>) -> Option<Write> {
     let number = meta::annotation(&current?.metadata, revision::REVISION)?;
     let known = meta::annotation(&deployment.metadata, revision::REVISION);

@@ -1,4 +1,4 @@
-//! Revisions: which ReplicaSet is of the current template, what a new one is called, which old ones are forgotten.
+//! Revisions: which ReplicaSet has the current template, the name of a new one, and which old ones to delete.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -15,10 +15,10 @@ use crate::{replica_set, write::Write};
 
 pub const REVISION: &str = "deployment.kubernetes.io/revision";
 const HISTORY: &str = "deployment.kubernetes.io/revision-history";
-/// As upstream bounds it, in characters: some 400 numbers. All annotations of an object together may not exceed 256 KiB.
+/// Upstream's limit, in characters: some 400 numbers. All annotations of an object together are limited to 256 KiB.
 const LONGEST_HISTORY: usize = 2000;
 pub const HASH: &str = "pod-template-hash";
-/// Annotations of a Deployment that mean the Deployment alone.
+/// Annotations that are not copied from the Deployment.
 const OWN: &[&str] = &[
     "kubectl.kubernetes.io/last-applied-configuration",
     REVISION,
@@ -28,7 +28,7 @@ const OWN: &[&str] = &[
     "deprecated.deployment.rollback.to",
 ];
 
-/// Sorts the ReplicaSets by age and finds the one of the current template: the oldest, should there be several.
+/// Sorts the ReplicaSets by age and finds the one with the current template, the oldest if there are several.
 pub fn sort<'a>(deployment: &'a Deployment, sets: &[Arc<ReplicaSet>]) -> Rollout<'a> {
     let mut old: Vec<Set> = sets.iter().map(Set::of).collect();
     old.sort_by_key(|set| (meta::created(&set.old.metadata), set.old.metadata.name.clone()));
@@ -41,13 +41,13 @@ pub fn sort<'a>(deployment: &'a Deployment, sets: &[Arc<ReplicaSet>]) -> Rollout
     Rollout { deployment, new, old }
 }
 
-/// A template as it is compared: without what a controller adds to it.
+/// A template without what controllers add, for comparison.
 pub fn without_hash(template: &PodTemplateSpec) -> PodTemplateSpec {
     let mut template = template.clone();
     if let Some(labels) = template.metadata.as_mut().and_then(|meta| meta.labels.as_mut()) {
         labels.remove(HASH);
     }
-    // An absent map and an empty one are the same.
+    // An absent map equals an empty one.
     let metadata = template.metadata.get_or_insert_default();
     metadata.labels = metadata.labels.take().filter(|labels| !labels.is_empty());
     metadata.annotations = metadata.annotations.take().filter(|annotations| !annotations.is_empty());
@@ -55,17 +55,17 @@ pub fn without_hash(template: &PodTemplateSpec) -> PodTemplateSpec {
     template
 }
 
-/// The revision of a ReplicaSet; 0 where it has none.
+/// The revision of a ReplicaSet; 0 if it has none.
 pub fn number(set: &ReplicaSet) -> i64 {
     meta::annotation(&set.metadata, REVISION).and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-/// The revision that the current template has at least: one more than any other.
+/// The minimum revision of the current template: one more than any other.
 pub fn next(rollout: &Rollout<'_>) -> i64 {
     rollout.old.iter().map(|set| number(&set.old)).max().unwrap_or(0) + 1
 }
 
-/// Brings annotations and settings that do not make a new revision to the ReplicaSet of the current template.
+/// Copies annotations and settings that do not create a revision to the current ReplicaSet.
 pub fn annotate(deployment: &Deployment, set: &mut ReplicaSet, next: i64) {
     let has = number(set);
     let annotations = set.metadata.annotations.get_or_insert_default();
@@ -83,7 +83,7 @@ pub fn annotate(deployment: &Deployment, set: &mut ReplicaSet, next: i64) {
     }
 }
 
-/// A history with one more number: without its oldest ones where it would be too long.
+/// Adds a number to a history, dropping the oldest ones if it gets too long.
 fn lengthened(history: &str, number: &str) -> String {
     let mut long = if history.is_empty() { number.to_owned() } else { format!("{history},{number}") };
     while long.len() > LONGEST_HISTORY {
@@ -98,7 +98,7 @@ fn inherit(deployment: &Deployment, annotations: &mut BTreeMap<String, String>) 
     annotations.extend(all.filter(|(key, _)| !OWN.contains(&key.as_str())).map(|(k, v)| (k.clone(), v.clone())));
 }
 
-/// The ReplicaSet of the current template, as it shall be made.
+/// The new ReplicaSet for the current template.
 pub fn create(deployment: &Deployment, rollout: &Rollout<'_>, next: i64) -> ReplicaSet {
     let spec = deployment.spec.clone().unwrap_or_default();
     let collisions = deployment.status.as_ref().and_then(|status| status.collision_count);
@@ -130,7 +130,7 @@ pub fn create(deployment: &Deployment, rollout: &Rollout<'_>, next: i64) -> Repl
     set
 }
 
-/// The name of a template: FNV-1a of its JSON and, after a collision, the number of collisions, in upstream's alphabet.
+/// The hash of a template: FNV-1a of its JSON and, after a collision, the number of collisions, in upstream's alphabet.
 pub fn hash(template: &PodTemplateSpec, collisions: Option<i32>) -> String {
     const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     // The invariant: API types have string keys and no failing serializers.
@@ -143,7 +143,7 @@ pub fn hash(template: &PodTemplateSpec, collisions: Option<i32>) -> String {
     fnv.to_string().bytes().map(|digit| char::from(ALPHABET[usize::from(digit) % ALPHABET.len()])).collect()
 }
 
-/// Deletes the oldest revisions beyond the history limit that have no Pods.
+/// Deletes the oldest revisions without Pods beyond the history limit.
 pub fn expired(rollout: &Rollout<'_>) -> Vec<Write> {
     let limit = rollout.deployment.spec.as_ref().and_then(|spec| spec.revision_history_limit).unwrap_or(10);
     let mut old: Vec<&Set> = rollout.old.iter().filter(|set| !meta::is_terminating(&set.old.metadata)).collect();

@@ -1,4 +1,4 @@
-//! The arithmetic of rollouts: how far up, how far down, and in which proportion.
+//! The arithmetic of rollouts: scaling up, scaling down, and proportional scaling.
 //!
 //! Upstream: `pkg/controller/deployment/{rolling,sync}.go` and `util/deployment_util.go`.
 
@@ -9,11 +9,11 @@ use k8s_openapi::{
 
 use super::{Rollout, Set, is_recreate, meta, replicas};
 
-/// For how many replicas of the Deployment, and how many Pods at most, a ReplicaSet was sized last.
+/// The Deployment's replicas, and the most Pods, when a ReplicaSet was last sized.
 pub const DESIRED: &str = "deployment.kubernetes.io/desired-replicas";
 pub const MOST: &str = "deployment.kubernetes.io/max-replicas";
 
-/// Numbers or percentages of `of`: maxSurge rounded up, maxUnavailable rounded down; not both 0, or nothing would move.
+/// Numbers or percentages of `of`: maxSurge rounded up, maxUnavailable rounded down; not both 0, or there would be no progress.
 pub fn fenceposts(surge: Option<&IntOrString>, unavailable: Option<&IntOrString>, of: i32) -> (i32, i32) {
     let surge = resolve(surge, of, true);
     let unavailable = resolve(unavailable, of, false);
@@ -23,7 +23,7 @@ pub fn fenceposts(surge: Option<&IntOrString>, unavailable: Option<&IntOrString>
 fn resolve(value: Option<&IntOrString>, of: i32, up: bool) -> i32 {
     match value {
         None => meta::share(25, of, up),
-        // What is no percentage is refused by validation.
+        // Validation refuses invalid percentages.
         Some(value) => meta::resolve(value, of, up).unwrap_or(0),
     }
 }
@@ -38,7 +38,7 @@ fn limits(deployment: &Deployment) -> (i32, i32) {
     fenceposts(surge, unavailable, replicas(deployment))
 }
 
-/// How many Pods there may be beyond the replicas.
+/// How many Pods are allowed beyond the replicas.
 pub fn max_surge(deployment: &Deployment) -> i32 {
     limits(deployment).0
 }
@@ -52,7 +52,7 @@ fn most(deployment: &Deployment) -> i32 {
     replicas(deployment).saturating_add(max_surge(deployment))
 }
 
-/// Notes on a ReplicaSet what it is sized for.
+/// Annotates a ReplicaSet with what it is sized for.
 pub fn annotate(set: &mut ReplicaSet, deployment: &Deployment) {
     let annotations = set.metadata.annotations.get_or_insert_default();
     annotations.insert(DESIRED.into(), replicas(deployment).to_string());
@@ -63,7 +63,7 @@ fn noted(set: &ReplicaSet, annotation: &str) -> Option<i32> {
     meta::annotation(&set.metadata, annotation)?.parse().ok()
 }
 
-/// How many Pods the current ReplicaSet shall have, given how many all have now and it has.
+/// The desired size of the current ReplicaSet, given the Pods of all and of itself now.
 fn new_size(deployment: &Deployment, total: i32, has: i32) -> i32 {
     if is_recreate(deployment) {
         return replicas(deployment);
@@ -72,13 +72,13 @@ fn new_size(deployment: &Deployment, total: i32, has: i32) -> i32 {
     if room <= 0 { has } else { has + room.min(replicas(deployment) - has) }
 }
 
-/// How many Pods all old ReplicaSets have now. Those that they have been told to delete take up room until they are gone
-/// (upstream counts them no more, and so may exceed maxSurge for a moment). `None`: that is not known yet.
+/// How many Pods all old ReplicaSets have now. Those being deleted occupy room until they are gone (upstream ignores them, and may
+/// exceed maxSurge for a moment). `None`: not known yet.
 fn occupied_by_old(rollout: &Rollout<'_>) -> Option<i32> {
     rollout.old.iter().map(Set::occupied).try_fold(0, |all: i32, one| Some(all.saturating_add(one?)))
 }
 
-/// With how many Pods the ReplicaSet of a new template begins.
+/// The initial size of the ReplicaSet for a new template.
 pub fn first_size(rollout: &Rollout<'_>) -> i32 {
     match occupied_by_old(rollout) {
         Some(old) => new_size(rollout.deployment, old, 0),
@@ -87,7 +87,7 @@ pub fn first_size(rollout: &Rollout<'_>) -> i32 {
     }
 }
 
-/// Grows the current ReplicaSet as far as maxSurge allows, or shrinks it to the replicas.
+/// Scales the current ReplicaSet up as far as maxSurge allows, or down to the replicas.
 pub fn grow_new(rollout: &mut Rollout<'_>) {
     let deployment = rollout.deployment;
     let old = occupied_by_old(rollout);
@@ -103,12 +103,12 @@ pub fn grow_new(rollout: &mut Rollout<'_>) {
     }
 }
 
-/// Shrinks the old ReplicaSets as far as maxUnavailable allows: first Pods that are not available anyway, then others.
+/// Scales the old ReplicaSets down as far as maxUnavailable allows: first Pods that are unavailable anyway, then others.
 pub fn shrink_old(rollout: &mut Rollout<'_>) {
     let deployment = rollout.deployment;
     let fewest = replicas(deployment) - max_unavailable(deployment);
-    // Rolled back, the new set may have been told to shrink and then to grow again, and its status may still count Pods that
-    // went in between. An old set only shrinks: what its status misses is missed to the safe side.
+    // After a rollback, the new set may have been told to shrink and then to grow again, and its status may still count Pods
+    // deleted in between. An old set only shrinks: an outdated status errs on the safe side.
     let new_available = rollout.new.as_ref().filter(|new| new.occupied().is_some()).map_or(0, Set::available);
     let unavailable = rollout.new.as_ref().map_or(0, Set::size) - new_available;
     let room = rollout.total() - fewest - unavailable;
@@ -120,7 +120,7 @@ pub fn shrink_old(rollout: &mut Rollout<'_>) {
     shrink(rollout, available - fewest, Set::size);
 }
 
-/// Takes up to `room` Pods from the old ReplicaSets, oldest first, from each at most what `part` says.
+/// Removes up to `room` Pods from the old ReplicaSets, oldest first, from each at most what `part` returns.
 fn shrink(rollout: &mut Rollout<'_>, mut room: i32, part: impl Fn(&Set) -> i32) {
     let deployment = rollout.deployment;
     for set in rollout.old.iter_mut() {
@@ -132,9 +132,9 @@ fn shrink(rollout: &mut Rollout<'_>, mut room: i32, part: impl Fn(&Set) -> i32) 
     }
 }
 
-/// Whether the Deployment's replicas have changed since its ReplicaSets were sized, and that is to be done first. A Recreate
-/// has no proportions to keep: it waits for the old Pods to be gone, and then makes as many new ones as are wanted. (Upstream
-/// scales first here too; where the strategy was changed halfway it waits for ever, or does not wait at all.)
+/// Whether the Deployment's replicas have changed since its ReplicaSets were sized, so that scaling comes first. Recreate has no
+/// proportions to keep: it waits until the old Pods are gone, and then creates the desired number. (Upstream scales first here too;
+/// if the strategy was changed during a rollout it waits forever, or not at all.)
 pub fn is_scaling(rollout: &Rollout<'_>) -> bool {
     if is_recreate(rollout.deployment) {
         return false;
@@ -144,7 +144,7 @@ pub fn is_scaling(rollout: &Rollout<'_>) -> bool {
     { sized }.any(|desired| desired != wanted)
 }
 
-/// Resizes all ReplicaSets for another number of replicas, in proportion, without moving on in the rollout.
+/// Scales all ReplicaSets proportionally to a new number of replicas, without advancing the rollout.
 pub fn scale(rollout: &mut Rollout<'_>) {
     let deployment = rollout.deployment;
     let wanted = replicas(deployment);
@@ -165,7 +165,7 @@ pub fn scale(rollout: &mut Rollout<'_>) {
     let to_add = allowed - rollout.total();
     let mut active: Vec<&mut Set> =
         rollout.old.iter_mut().chain(&mut rollout.new).filter(|set| set.size() > 0).collect();
-    // The largest first; of equals the newest when growing, the oldest when shrinking.
+    // The largest first; among equals the newest when growing, the oldest when shrinking.
     active.sort_by(|a, b| {
         let age = meta::created(&a.old.metadata).cmp(&meta::created(&b.old.metadata));
         b.size().cmp(&a.size()).then(if to_add > 0 { age.reverse() } else { age })
@@ -177,7 +177,7 @@ pub fn scale(rollout: &mut Rollout<'_>) {
     }
 }
 
-/// The sizes after `to_add` Pods are spread in proportion; what rounding leaves goes to the first.
+/// The sizes after spreading `to_add` Pods proportionally; the rounding remainder goes to the first.
 fn proportions(deployment: &Deployment, sizes: &[i32], before: &[Option<i32>], to_add: i32) -> Vec<i32> {
     let mut added = 0;
     let mut new: Vec<i32> = Vec::new();
@@ -195,7 +195,7 @@ fn proportions(deployment: &Deployment, sizes: &[i32], before: &[Option<i32>], t
     new
 }
 
-/// By how much one ReplicaSet of `size` changes when the Pods at most change from `before`.
+/// The change of one ReplicaSet of `size` when the maximum number of Pods changes from `before`.
 fn share(deployment: &Deployment, size: i32, before: Option<i32>) -> i32 {
     if replicas(deployment) == 0 {
         return -size;
@@ -207,7 +207,7 @@ fn share(deployment: &Deployment, size: i32, before: Option<i32>) -> i32 {
     }
 }
 
-/// The only ReplicaSet with Pods or, when none has any, the newest.
+/// The only ReplicaSet with Pods or, if none has any, the newest.
 fn active_or_latest<'a>(rollout: &'a mut Rollout<'_>) -> Option<&'a mut Set> {
     match rollout.sets().filter(|set| set.size() > 0).count() {
         0 if rollout.new.is_some() => rollout.new.as_mut(),
@@ -217,7 +217,7 @@ fn active_or_latest<'a>(rollout: &'a mut Rollout<'_>) -> Option<&'a mut Set> {
     }
 }
 
-/// Whether the current ReplicaSet is as it shall be, so that old ones are left-overs.
+/// Whether the current ReplicaSet is complete, so that old ones are leftovers.
 fn is_saturated(rollout: &Rollout<'_>) -> bool {
     let wanted = replicas(rollout.deployment);
     rollout.new.as_ref().is_some_and(|new| {

@@ -1,4 +1,4 @@
-//! What is told about a Deployment: the counts, and the conditions Available, Progressing and ReplicaFailure.
+//! The status of a Deployment: the counts, and the conditions Available, Progressing and ReplicaFailure.
 //!
 //! Upstream: `pkg/controller/deployment/progress.go` and `sync.go`.
 
@@ -14,13 +14,13 @@ use crate::{
 };
 
 pub const CREATE_ERROR: &str = "ReplicaSetCreateError";
-/// Upstream logs that only.
+/// Upstream only logs this.
 pub const UPDATE_ERROR: &str = "ReplicaSetUpdateError";
 const AVAILABLE: &str = "NewReplicaSetAvailable";
 const TIMED_OUT: &str = "ProgressDeadlineExceeded";
 const PROGRESSING: &str = "Progressing";
 
-/// The counts, and the conditions as they are.
+/// The counts, and the existing conditions.
 pub fn of(rollout: &Rollout<'_>) -> DeploymentStatus {
     let deployment = rollout.deployment;
     let count = |set: &Set, field: fn(&ReplicaSetStatus) -> i32| set.old.status.as_ref().map_or(0, field);
@@ -41,7 +41,7 @@ pub fn of(rollout: &Rollout<'_>) -> DeploymentStatus {
     }
 }
 
-/// Whether all Pods are of the current template and available.
+/// Whether all Pods have the current template and are available.
 pub fn is_complete(deployment: &Deployment, status: &DeploymentStatus) -> bool {
     let wanted = Some(replicas(deployment));
     status.updated_replicas == wanted
@@ -50,13 +50,13 @@ pub fn is_complete(deployment: &Deployment, status: &DeploymentStatus) -> bool {
         && status.observed_generation >= deployment.metadata.generation
 }
 
-/// Why the new ReplicaSet could not be made when that was tried.
+/// Why creating the new ReplicaSet failed, if it was tried.
 pub fn refusal(new: &ReplicaSet, failure: Option<&Failure>) -> Option<String> {
     let failure = failure.filter(|failure| failure.reason == CREATE_ERROR)?;
     Some(format!("Failed to create new replica set \"{}\": {}", meta::name(&new.metadata), failure.message))
 }
 
-/// Whether anything has moved forward since the status before.
+/// Whether there was progress since the previous status.
 fn has_moved(deployment: &Deployment, new: &DeploymentStatus) -> bool {
     let old = deployment.status.clone().unwrap_or_default();
     let n = |count: Option<i32>| count.unwrap_or(0);
@@ -67,13 +67,13 @@ fn has_moved(deployment: &Deployment, new: &DeploymentStatus) -> bool {
         || n(new.available_replicas) > n(old.available_replicas)
 }
 
-/// The deadline for progress, unless there is none.
+/// The progress deadline, if any.
 fn deadline(deployment: &Deployment) -> Option<Duration> {
     let seconds = deployment.spec.as_ref().and_then(|spec| spec.progress_deadline_seconds)?;
     (seconds != i32::MAX).then(|| Duration::from_secs(u64::try_from(seconds).unwrap_or(0)))
 }
 
-/// The status, and when it has to be looked at again because the deadline will have passed.
+/// The status, and when to check again for the progress deadline.
 pub fn next(
     deployment: &Deployment,
     rollout: &Rollout<'_>,
@@ -109,7 +109,7 @@ fn available(deployment: &Deployment, status: &DeploymentStatus, all: &mut Vec<D
     conditions::set(all, DeploymentCondition::new("Available", status, reason, message, now));
 }
 
-/// A ReplicaSet's failure is the Deployment's; the current one's counts first.
+/// A ReplicaSet's failure becomes the Deployment's; the current one's takes precedence.
 fn fail(rollout: &Rollout<'_>, all: &mut Vec<DeploymentCondition>) {
     let failures = rollout.new.iter().chain(&rollout.old).filter_map(|set| {
         let conditions = set.old.status.as_ref()?.conditions.as_deref()?;
@@ -170,7 +170,7 @@ fn progress(
         return conditions::set(all, is("True", "NewReplicaSetCreated", message));
     }
     if reason == AVAILABLE && status.replicas == status.updated_replicas {
-        // The rollout has ended: Pods that fail later are no lack of progress.
+        // The rollout is complete: later failures of Pods are not a lack of progress.
         return;
     }
     if is_complete(deployment, status) {
@@ -193,7 +193,7 @@ fn has_timed_out(known: &DeploymentCondition, deadline: Duration, now: Timestamp
     }
 }
 
-/// When a rollout that has not ended will have made no progress for too long.
+/// When an incomplete rollout exceeds its progress deadline.
 fn stuck_at(
     deployment: &Deployment,
     status: &DeploymentStatus,

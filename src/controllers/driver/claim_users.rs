@@ -1,8 +1,8 @@
-//! Which claims no Pod uses, as the server has it: before a claim goes the server is asked, as there may be Pods that no informer
-//! has shown yet.
+//! Which claims are unused by Pods according to the server: it is asked before a claim is deleted, as informers may not show all
+//! Pods yet.
 //!
-//! The Pods of a namespace are looked through once for all its claims that are about to go (as by upstream's `LazyLivePodList`),
-//! not once for each. What is found so lasts: no node starts a Pod, and no Pod gets a node, for a claim that is being deleted.
+//! The Pods of a namespace are listed once for all its terminating claims (like upstream's `LazyLivePodList`). The result stays
+//! valid: no node starts a Pod, and no Pod is bound, with a claim that is being deleted.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -22,15 +22,15 @@ use crate::{meta, persistent_volume::protection};
 use podwright_api::{Request, Status, persistent_volume::all_used};
 use podwright_client::{Key, Typed};
 
-/// For so long it is remembered which claims nobody uses. It is no longer true in the end if one of these is kept after all.
+/// How long unused claims are cached. The result becomes invalid if one of these is kept after all.
 const REMEMBERED: Duration = Duration::from_secs(10);
 
-/// The uids of claims that nobody used when a namespace was last looked through, by namespace.
+/// By namespace, the uids of claims that were unused when its Pods were last listed.
 #[derive(Default)]
 pub(crate) struct UnusedClaims(Mutex<HashMap<String, (Instant, HashSet<String>)>>);
 
 impl UnusedClaims {
-    /// Whether a claim is known to be used by nobody. It is said once: whoever asks again has failed to let it go.
+    /// Whether a claim is known to be unused. Each result is used once: asking again means that releasing the claim failed.
     fn take(&self, namespace: &str, uid: &str) -> bool {
         let mut known = self.lock();
         let Some((at, uids)) = known.get_mut(namespace) else { return false };
@@ -44,13 +44,13 @@ impl UnusedClaims {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, (Instant, HashSet<String>)>> {
-        // Each change is whole at once: what a panic left behind is sound.
+        // Each change is atomic: the state stays consistent after a panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Driver {
-    /// Fails with a conflict where a Pod uses the claim, and as a list of Pods does.
+    /// Fails with a conflict if a Pod uses the claim, or if listing Pods fails.
     pub(super) async fn must_be_unused(&self, claim: &PersistentVolumeClaim) -> Result<(), Status> {
         let key = Key::of(claim);
         if self.unused.take(&key.namespace, uid(claim)) {
@@ -77,7 +77,7 @@ impl Driver {
         Ok(())
     }
 
-    /// The claims of its namespace that are being deleted by now, this one among them, by their names.
+    /// The terminating claims of its namespace by name, including this one.
     fn about_to_go(&self, claim: &PersistentVolumeClaim) -> HashMap<String, Arc<PersistentVolumeClaim>> {
         let named = |claim: Arc<PersistentVolumeClaim>| (meta::name(&claim.metadata).to_owned(), claim);
         let all = self.world.informers.persistent_volume_claims.list_namespace(&Key::of(claim).namespace);
@@ -90,7 +90,7 @@ fn uid(claim: &PersistentVolumeClaim) -> &str {
     claim.metadata.uid.as_deref().unwrap_or_default()
 }
 
-/// What says of a Pod which claims it uses; the rest of it is passed over.
+/// The part of a Pod that shows which claims it uses; the rest is skipped.
 #[derive(Deserialize)]
 struct ClaimUser {
     metadata: Metadata,

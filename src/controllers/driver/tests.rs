@@ -1,4 +1,4 @@
-//! What becomes of a key after its plan, on a paused clock and a way to the server on which all is refused.
+//! A key after its plan, with a paused clock and a server that refuses everything.
 
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Pod;
@@ -28,7 +28,7 @@ impl Transport for Closed {
     }
 }
 
-/// Writes what is refused, and wants to be back in 20 s.
+/// Its writes are refused, and it requeues after 20 s.
 static STUBBORN: Row = Row {
     name: "stubborn",
     workers: 1,
@@ -37,7 +37,7 @@ static STUBBORN: Row = Row {
     reconcile: |_, key| {
         let pod = json!({ "metadata": { "name": key.name, "namespace": "default" } });
         let mut plan = Plan::default();
-        // The invariant: so much is a Pod.
+        // The invariant: this is enough for a Pod.
         plan.then(vec![Write::create(&serde_json::from_value::<Pod>(pod).expect("a Pod"))]);
         plan.requeue(Duration::from_secs(20));
         plan
@@ -69,7 +69,7 @@ pub(super) fn driver_of(row: &'static Row, client: Client) -> Driver {
     Driver { row, world, client, env, recorder, queue, memory, lately, unused }
 }
 
-/// A write that has been refused often is tried ever later; what the key is due for otherwise does not wait for that.
+/// A repeatedly refused write backs off; other due times of the key do not wait for that.
 #[tokio::test(start_paused = true)]
 async fn what_is_due_does_not_wait_for_a_refused_write() {
     let driver = driver(&STUBBORN);
@@ -95,7 +95,7 @@ static IN_ROUNDS: Row = Row {
         plan.requeue_after = Some(Duration::ZERO);
         let item = |name: &str| {
             let object = serde_json::from_value(json!({ "metadata": { "name": name } }));
-            // The invariant: so much is an object.
+            // The invariant: this is enough for an object.
             Item { resource: "pods".into(), object: Arc::new(object.expect("an object")) }
         };
         plan.left_off = match context.left_off.and_then(|last| last.object.metadata.name.as_deref()) {
@@ -103,7 +103,7 @@ static IN_ROUNDS: Row = Row {
             Some("1") => Some(item("2")),
             _ => None,
         };
-        // The last of each is refused nothing.
+        // The last one of each is not refused.
         if plan.left_off.is_none() {
             plan.work = Default::default();
         }
@@ -112,7 +112,7 @@ static IN_ROUNDS: Row = Row {
     ..STUBBORN
 };
 
-/// What is refused keeps nothing of the same round, and is tried again after it, ever later.
+/// A refusal does not stop its round, and is retried after it with growing back-off.
 #[tokio::test(start_paused = true)]
 async fn a_round_goes_on_whatever_is_refused_and_is_one_try() {
     let driver = driver(&IN_ROUNDS);
@@ -134,7 +134,7 @@ async fn a_round_goes_on_whatever_is_refused_and_is_one_try() {
     assert!(waits.is_sorted() && waits[7] > waits[0] * 100, "{waits:?}");
 }
 
-/// Writes what its row does not name.
+/// Writes a resource that its row does not list.
 static ASTRAY: Row = Row { name: "astray", writes: Writes::Of(&["nodes"]), ..STUBBORN };
 
 #[tokio::test(start_paused = true)]

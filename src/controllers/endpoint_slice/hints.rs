@@ -1,8 +1,8 @@
-//! Traffic distribution: for which zone, and which node, an endpoint is meant (`spec.trafficDistribution` of a Service).
+//! Traffic distribution: the zone and node hints of endpoints (`spec.trafficDistribution` of a Service).
 //!
-//! Upstream: `staging/src/k8s.io/endpointslice/trafficdist/trafficdist.go`. Each endpoint is meant for where it is: whether
-//! that leads anywhere is for those to see who follow the hints. The older annotation, by which shares of the endpoints are
-//! given to zones, is not served; that is told.
+//! Upstream: `staging/src/k8s.io/endpointslice/trafficdist/trafficdist.go`. Each endpoint gets its own zone and node: whether that
+//! is useful is for consumers of the hints to decide. The older annotation, which distributes endpoints over zones, is not
+//! supported; an event says so.
 
 use k8s_openapi::api::{
     core::v1::Service,
@@ -14,7 +14,7 @@ use podwright_client::reference;
 
 const ANNOTATIONS: [&str; 2] = ["service.kubernetes.io/topology-mode", "service.kubernetes.io/topology-aware-hints"];
 
-/// What a Service's distribution makes of an endpoint; nothing of one that is not ready.
+/// An endpoint's hints for a Service's distribution; `None` for one that is not ready.
 pub(super) fn hints(distribution: Option<&str>, endpoint: &Endpoint) -> Option<EndpointHints> {
     let with_node = match distribution? {
         "PreferClose" | "PreferSameZone" => false,
@@ -29,7 +29,7 @@ pub(super) fn hints(distribution: Option<&str>, endpoint: &Endpoint) -> Option<E
     (for_zones.is_some() || for_nodes.is_some()).then_some(EndpointHints { for_nodes, for_zones })
 }
 
-/// What is told of a Service that asks by the annotation.
+/// The event for a Service with the old annotation.
 pub(super) fn unserved(service: &Service) -> Option<Note> {
     let asks = |name: &&str| matches!(meta::annotation(&service.metadata, name), Some("Auto" | "auto"));
     let name = ANNOTATIONS.into_iter().find(asks)?;

@@ -1,7 +1,7 @@
-//! What is behind a Service's ports in its Pods: a port that is found by its name may be another number in each Pod.
+//! Resolves a Service's ports in its Pods: a named port may have different numbers in different Pods.
 //!
-//! Whoever writes Services and Pods writes both lists: a Pod's ports are read once, and Pods with the same numbers are one group,
-//! so that the work is what is written, not one list times the other.
+//! Users determine both lists: each Pod's ports are read once, and Pods with the same numbers form one group, so that the work is
+//! linear in what is written, not the product of the lists.
 
 use std::collections::HashMap;
 
@@ -16,11 +16,11 @@ use k8s_openapi::{
 /// A Service's ports.
 pub struct Targets<'a> {
     ports: &'a [ServicePort],
-    /// Whether any is found by its name.
+    /// Whether any is found by name.
     named: bool,
 }
 
-/// The numbers behind all ports of a Service in a Pod, in their order; none where the Pod has no port of that name.
+/// The port numbers for all ports of a Service in a Pod, in order; `None` if the Pod has no port of that name.
 pub type Numbers = Vec<Option<i32>>;
 
 fn protocol(protocol: Option<&str>) -> &str {
@@ -38,7 +38,7 @@ impl<'a> Targets<'a> {
         self.ports.is_empty()
     }
 
-    /// What they are in one Pod.
+    /// The numbers in one Pod.
     pub fn numbers(&self, pod: &Pod) -> Numbers {
         let known = if self.named { by_name(pod) } else { HashMap::new() };
         let number = |port: &ServicePort| match &port.target_port {
@@ -49,7 +49,7 @@ impl<'a> Targets<'a> {
         self.ports.iter().map(number).collect()
     }
 
-    /// One of them as EndpointSlices have it.
+    /// One port in the form of EndpointSlices.
     pub fn port(&self, at: usize, number: i32) -> EndpointPort {
         let port = &self.ports[at];
         EndpointPort {
@@ -60,13 +60,13 @@ impl<'a> Targets<'a> {
         }
     }
 
-    /// Those that a Pod has, of which these are the numbers.
+    /// The ports of a Pod with these numbers.
     pub fn ports(&self, numbers: &Numbers) -> Vec<EndpointPort> {
         found(numbers).map(|(at, number)| self.port(at, number)).collect()
     }
 }
 
-/// The ports that a Pod has: which of the Service's, and its number.
+/// The ports that a Pod has: the index of the Service's port, and its number.
 pub fn found(numbers: &Numbers) -> impl Iterator<Item = (usize, i32)> {
     numbers.iter().enumerate().filter_map(|(at, number)| Some((at, (*number)?)))
 }
@@ -85,7 +85,7 @@ fn by_name(pod: &Pod) -> HashMap<(&str, &str), i32> {
     known
 }
 
-/// Things by the numbers of their ports, in the order of the first of each.
+/// Groups of items with the same port numbers, in order of first occurrence.
 pub struct Groups<T> {
     all: Vec<(Numbers, Vec<T>)>,
     at: HashMap<Numbers, usize>,
@@ -115,7 +115,7 @@ impl<T> Groups<T> {
     }
 }
 
-/// What tells a slice's ports from others'.
+/// Identifies a slice's set of ports.
 pub type Signature<'a> = Vec<(Option<&'a str>, Option<i32>, Option<&'a str>, Option<&'a str>)>;
 
 pub fn signature(ports: &[EndpointPort]) -> Signature<'_> {

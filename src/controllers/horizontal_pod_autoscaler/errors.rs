@@ -1,10 +1,10 @@
-//! Why an autoscaler does not know its target, a metric, or how many replicas that wants: in upstream's words.
+//! Why an autoscaler's target, a metric, or its desired replicas are unknown, in upstream's words.
 
 use podwright_api::Status;
 
 use super::metrics_api::MetricsApi;
 
-/// Nobody serves objects of a kind.
+/// No server has objects of this kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no matches for kind \"{kind}\" in group \"{group}\"")]
 pub struct UnknownKind {
@@ -12,14 +12,14 @@ pub struct UnknownKind {
     pub group: String,
 }
 
-/// Why a target's scale cannot be had.
+/// Why a target's scale is unavailable.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ScaleError {
     #[error("unexpected GroupVersion string: {0}")]
     GroupVersion(String),
     #[error(transparent)]
     UnknownKind(#[from] UnknownKind),
-    /// It belongs to the cluster.
+    /// It is cluster-scoped.
     #[error("the server could not find the requested resource")]
     NotNamespaced,
     #[error("{}", .0.message)]
@@ -30,7 +30,7 @@ pub enum ScaleError {
     Malformed(String),
 }
 
-/// Why it is not known what the target's Pods use.
+/// Why the usage of the target's Pods is unknown.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum MetricsError {
     #[error("nobody has asked for it")]
@@ -45,7 +45,7 @@ pub enum MetricsError {
     NotAList,
 }
 
-/// Why a metric cannot be had that others tell, by the API that they tell it in.
+/// Why a custom or external metric is unavailable, with its API.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum RemoteError {
     #[error("no metrics returned from {0} metrics API")]
@@ -54,7 +54,7 @@ pub enum RemoteError {
     Unable { api: MetricsApi, why: RemoteProblem },
 }
 
-/// What is wrong with a question or with its answer.
+/// What is wrong with the request or its response.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum RemoteProblem {
     #[error("no {api} metrics API ({}) registered", .api.group())]
@@ -67,14 +67,14 @@ pub enum RemoteProblem {
     Malformed(String),
     #[error("the server has answered with no list")]
     NotAList,
-    /// There are so many values where one is wanted.
+    /// There are this many values instead of one.
     #[error("the custom metrics API server returned {0} results when we asked for exactly one")]
     Count(usize),
     #[error("a value is no quantity")]
     NotAQuantity,
 }
 
-/// Why it is not known how many replicas a metric wants.
+/// Why the replicas for a metric are unknown.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplicasError {
     #[error("no pods returned by selector while calculating replica count")]
@@ -91,12 +91,12 @@ pub enum ReplicasError {
     NoContainer { container: String, pod: String },
 }
 
-/// Why a metric comes to nothing.
+/// Why a metric has no result.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub(super) enum MetricError {
     #[error("no average value target was set")]
     NoAverage,
-    /// Of a metric of this source.
+    /// For a metric of this source.
     #[error("invalid {0} metric source: neither a value target nor an average value target was set")]
     NoTotal(&'static str),
     #[error(
@@ -115,17 +115,17 @@ pub(super) enum MetricError {
     UnknownSource(String),
 }
 
-/// Why it is not known how many replicas all metrics together want.
+/// Why the replicas for all metrics together are unknown.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub(super) enum MeasureError {
     #[error("selector is required")]
     NoSelector,
     #[error("couldn't convert selector into a corresponding internal selector object: {}", .0.message)]
     Selector(Status),
-    /// These autoscalers want to say it of the same Pods.
+    /// These autoscalers select the same Pods.
     #[error("pods by selector {selector} are controlled by multiple HPAs: [{}]", .all.join(" "))]
     Rivals { selector: String, all: Vec<String> },
-    /// The server gives an autoscaler without metrics one.
+    /// The server defaults the metrics of an autoscaler without any.
     #[error("there are no metrics")]
     NoMetrics,
     #[error("invalid metrics ({bad} invalid out of {all}), first error is: {context}{first}")]

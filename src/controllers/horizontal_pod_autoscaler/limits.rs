@@ -1,4 +1,4 @@
-//! How far a wish for replicas is followed: the bounds, what was wished for lately, and how fast it may go.
+//! Limits on scaling: the bounds, recent recommendations, and the rate.
 //!
 //! Upstream: `pkg/controller/podautoscaler/horizontal.go`, `normalizeDesiredReplicas` and what it calls.
 
@@ -9,27 +9,27 @@ use jiff::Timestamp;
 use super::spec::{Amount, Behavior, Rules, Select};
 use podwright_api::selector::LabelSelector;
 
-/// Without a behavior it may double, or go to so many.
+/// Without a behavior it may double, or scale up to this many.
 const LEAST_LIMIT: i32 = 4;
 
-/// What is remembered of one autoscaler. After a restart it is not known: then the present size counts as the first wish, so
-/// that nothing is scaled down before a stabilization window has passed.
+/// What is remembered of one autoscaler. It is lost by a restart: then the current size counts as the first recommendation, so that
+/// nothing is scaled down before a stabilization window has passed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct History {
     /// The autoscaler's uid.
     pub uid: String,
-    /// Which Pods its target selects.
+    /// The selector of its target.
     pub selector: Option<LabelSelector>,
-    /// What was wished for, before it was stabilized.
+    /// Recommendations before stabilization.
     wishes: Vec<(Timestamp, i32)>,
-    /// By how much it was scaled up, and down.
+    /// The sizes of scale-ups and scale-downs.
     ups: Vec<(Timestamp, i32)>,
     downs: Vec<(Timestamp, i32)>,
-    /// When it was scaled last.
+    /// When it was last scaled.
     last: Option<Timestamp>,
 }
 
-/// What becomes of a wish.
+/// The result for a recommendation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Verdict {
     pub replicas: i32,
@@ -56,7 +56,7 @@ const UP_LIMIT: (&str, &str) =
 const DOWN_LIMIT: (&str, &str) =
     ("ScaleDownLimit", "the desired replica count is decreasing faster than the maximum scale rate");
 
-/// A wish for replicas, and the bounds that it is held in.
+/// A recommendation with its bounds.
 #[derive(Clone, Copy, Debug)]
 pub struct Wish<'a> {
     pub current: i32,
@@ -64,7 +64,7 @@ pub struct Wish<'a> {
     pub min: i32,
     pub max: i32,
     pub behavior: Option<&'a Behavior>,
-    /// Without a behavior: how long a higher wish holds.
+    /// Without a behavior: how long a higher recommendation stays in effect.
     pub downscale_stabilization: Duration,
     pub now: Timestamp,
 }
@@ -74,14 +74,14 @@ impl History {
         History { uid: uid.to_owned(), ..History::default() }
     }
 
-    /// Begins with the present size, unless something is known.
+    /// Starts with the current size, unless there is a history.
     pub fn begin(&mut self, current: i32, now: Timestamp) {
         if self.wishes.is_empty() {
             self.wishes.push((now, current));
         }
     }
 
-    /// Follows a wish as far as allowed, and remembers it.
+    /// Applies a recommendation as far as allowed, and remembers it.
     pub fn follow(&mut self, wish: &Wish<'_>) -> Verdict {
         let (stable, able) = match wish.behavior {
             None => self.highest(wish),
@@ -96,14 +96,14 @@ impl History {
         Verdict { replicas, able, limited: (replicas != stable, reason, message) }
     }
 
-    /// The highest wish of the window.
+    /// The highest recommendation of the window.
     fn highest(&self, wish: &Wish<'_>) -> (i32, (&'static str, &'static str)) {
         let since = earlier(wish.now, wish.downscale_stabilization);
         let recent = self.wishes.iter().filter(|(at, _)| *at >= since).map(|(_, wanted)| *wanted);
         (recent.fold(wish.wanted, i32::max), DOWN_STABILIZED)
     }
 
-    /// The size as it is, moved no further than all wishes of a direction's window agree on.
+    /// The current size, changed no further than all recommendations in a direction's window agree on.
     fn between(&self, wish: &Wish<'_>, behavior: &Behavior) -> (i32, (&'static str, &'static str)) {
         let recent = |window: Duration| {
             let since = earlier(wish.now, window);
@@ -122,7 +122,7 @@ impl History {
         self.wishes.push((wish.now, wish.wanted));
     }
 
-    /// Held by the bounds and by how fast it may go.
+    /// Limited by the bounds and the rate.
     fn paced(&self, wish: &Wish<'_>, behavior: &Behavior, stable: i32) -> (i32, (&'static str, &'static str)) {
         if stable > wish.current {
             let limit = self.limit(wish, &behavior.up, Direction::Up).max(wish.current);
@@ -140,19 +140,19 @@ impl History {
         (stable, WITHIN)
     }
 
-    /// How far the rules let it go.
+    /// The limit of the policies.
     fn limit(&self, wish: &Wish<'_>, rules: &Rules, direction: Direction) -> i32 {
         let allowed = rules.policies.iter().map(|policy| {
             let since = earlier(wish.now, policy.period);
             let changed = |events: &[(Timestamp, i32)]| {
                 events.iter().filter(|(at, _)| *at > since).fold(0i32, |sum, (_, by)| sum.saturating_add(*by))
             };
-            // What it was when the period began.
+            // The size when the period began.
             let start = wish.current.saturating_sub(changed(&self.ups)).saturating_add(changed(&self.downs));
             let share = |percent: i32| f64::from(percent) / 100.0;
             match (direction, policy.amount) {
                 (Direction::Up, Amount::Pods(count)) => start.saturating_add(count),
-                // Rounded up: else a few would never become more.
+                // Rounded up: otherwise a small number would never grow.
                 (Direction::Up, Amount::Percent(percent)) => (f64::from(start) * (1.0 + share(percent))).ceil() as i32,
                 (Direction::Down, Amount::Pods(count)) => start.saturating_sub(count),
                 (Direction::Down, Amount::Percent(percent)) => (f64::from(start) * (1.0 - share(percent))) as i32,
@@ -166,10 +166,10 @@ impl History {
         found.unwrap_or(wish.current)
     }
 
-    /// Remembers that it is scaled.
+    /// Records a scaling.
     pub fn scaled(&mut self, behavior: Option<&Behavior>, from: i32, to: i32, now: Timestamp) {
         self.last = Some(now);
-        // Without a behavior nobody asks.
+        // Without a behavior it is not needed.
         let Some(behavior) = behavior else { return };
         let (events, rules, by) = match to > from {
             true => (&mut self.ups, &behavior.up, to.saturating_sub(from)),
@@ -180,7 +180,7 @@ impl History {
         events.push((now, by));
     }
 
-    /// Takes the last `scaled` back: it has failed.
+    /// Reverts the last `scaled`, which failed.
     pub fn not_scaled(&mut self) {
         if let Some(last) = self.last.take() {
             self.ups.retain(|(at, _)| *at != last);
@@ -195,7 +195,7 @@ enum Direction {
     Down,
 }
 
-/// Held by the bounds; without a behavior nothing but a doubling is too fast.
+/// Limited by the bounds; without a behavior only more than doubling is too fast.
 fn within(wish: &Wish<'_>, stable: i32) -> (i32, (&'static str, &'static str)) {
     let limit = wish.current.saturating_mul(2).max(LEAST_LIMIT);
     let (most, why) = if wish.max > limit { (limit, UP_LIMIT) } else { (wish.max, TOO_MANY) };

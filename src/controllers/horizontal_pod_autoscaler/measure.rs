@@ -1,4 +1,4 @@
-//! What an autoscaler's metrics come to together: the largest wish counts, and while one cannot be had nothing is scaled down.
+//! Combines an autoscaler's metrics: the largest recommendation counts, and nothing is scaled down while a metric is unavailable.
 
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ use crate::meta;
 use podwright_api::{Quantity, quantity::Format, selector::LabelSelector};
 use podwright_client::Key;
 
-/// How many replicas there shall be, and why; nothing where that cannot be told.
+/// The desired replicas, and why; `None` if unknown.
 pub(super) fn measure(
     view: &Inputs<'_>,
     scale: &Scale,
@@ -52,7 +52,7 @@ pub(super) fn measure(
     Some((verdict.replicas, why))
 }
 
-/// The Pods that the target selects, if no other autoscaler selects one of them.
+/// The Pods that the target selects, if no other autoscaler selects any of them.
 fn selected<'a>(
     view: &Inputs<'a>,
     scale: &Scale,
@@ -94,7 +94,7 @@ fn selected<'a>(
     Ok(pods)
 }
 
-/// The largest wish of all metrics, and the metric that has it.
+/// The largest recommendation of all metrics, and its metric.
 struct Largest {
     replicas: i32,
     metric: String,
@@ -107,7 +107,7 @@ fn largest(view: &Inputs<'_>, scale: &Scale, pods: &[&Pod], draft: &mut Draft) -
         match one(view, scale, pods, (at, metric)) {
             Ok(Found { replicas, name, status }) => {
                 statuses.push(status);
-                // Of several that wish for the same the first is named.
+                // Among equal ones the first is reported.
                 if largest.as_ref().is_none_or(|largest| replicas > largest.replicas) {
                     largest = Some(Largest { replicas, metric: name });
                 }
@@ -141,7 +141,7 @@ fn active(view: &Inputs<'_>, draft: &mut Draft, largest: Largest) -> Largest {
     largest
 }
 
-/// What one metric comes to.
+/// The result of one metric.
 struct Found {
     replicas: i32,
     name: String,
@@ -149,11 +149,11 @@ struct Found {
     status: Value,
 }
 
-/// Why it comes to nothing.
+/// Why it has no result.
 struct Failure {
-    /// Of the event and the condition.
+    /// For the event and the condition.
     reason: &'static str,
-    /// What stands before `why` where all metrics are told of.
+    /// Precedes `why` where all metrics are reported.
     context: String,
     why: MetricError,
 }
@@ -232,7 +232,7 @@ fn one(view: &Inputs<'_>, scale: &Scale, pods: &[&Pod], (at, metric): (usize, &M
     }
 }
 
-/// What others tell of a metric.
+/// The values of a custom or external metric.
 fn told<'a>(view: &'a Inputs<'_>, at: usize, api: MetricsApi) -> Result<&'a [Reading], RemoteError> {
     match view.told.get(at) {
         Some(Some(Ok(readings))) => Ok(readings),
@@ -241,12 +241,12 @@ fn told<'a>(view: &'a Inputs<'_>, at: usize, api: MetricsApi) -> Result<&'a [Rea
     }
 }
 
-/// A selector as it is shown.
+/// The displayed form of a selector.
 fn shown(selector: &str) -> &str {
     if selector.is_empty() { "<none>" } else { selector }
 }
 
-/// A metric's name and selector, as the spec has them.
+/// A metric's name and selector, as in the spec.
 fn identity(view: &Inputs<'_>, at: usize, field: &str) -> Value {
     view.hpa.spec["metrics"][at][field]["metric"].clone()
 }
@@ -265,7 +265,7 @@ fn propose_for_pods(
     Ok(propose(&need, remote::of_pods(readings))?)
 }
 
-/// What a metric comes to that is no Pod's own, and its `current`.
+/// The result of an object or external metric, and its `current`.
 fn for_total(
     view: &Inputs<'_>,
     scale: &Scale,
@@ -296,7 +296,7 @@ fn named(resource: &str, goal: Option<Goal>, what: &str) -> String {
     }
 }
 
-/// What a resource metric comes to, and its `current`.
+/// The result of a resource metric, and its `current`.
 fn resource(
     view: &Inputs<'_>,
     scale: &Scale,

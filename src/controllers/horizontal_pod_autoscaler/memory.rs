@@ -1,4 +1,4 @@
-//! What is remembered of autoscalers from one look to the next.
+//! The state of autoscalers between reconciles.
 
 use std::{
     collections::HashMap,
@@ -9,7 +9,7 @@ use super::History;
 use podwright_api::selector::LabelSelector;
 use podwright_client::Key;
 
-/// What is remembered of all autoscalers.
+/// The state of all autoscalers.
 #[derive(Default)]
 pub struct Memory(Mutex<HashMap<Key, History>>);
 
@@ -18,7 +18,7 @@ impl Memory {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// What is known of the autoscaler of this uid.
+    /// The state of the autoscaler with this uid.
     pub(super) fn of(&self, key: &Key, uid: &str) -> History {
         let known = self.lock().get(key).filter(|history| history.uid == uid).cloned();
         known.unwrap_or_else(|| History::of(uid))

@@ -1,8 +1,8 @@
-//! The APIs by which others tell metrics.
+//! The APIs for custom and external metrics.
 
 use std::fmt;
 
-/// One of upstream's two: of Pods and objects, or of anything at all. It is shown by the word that upstream has for it.
+/// One of upstream's two: for Pods and objects, or for anything. Displayed with upstream's word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricsApi {
     Custom,
@@ -10,7 +10,7 @@ pub enum MetricsApi {
 }
 
 impl MetricsApi {
-    /// The group of its resources.
+    /// Its API group.
     pub fn group(self) -> &'static str {
         match self {
             MetricsApi::Custom => "custom.metrics.k8s.io",

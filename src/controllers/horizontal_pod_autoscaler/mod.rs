@@ -1,8 +1,7 @@
-//! HorizontalPodAutoscalers: as many replicas of a target as keep what its Pods use near what they shall use.
+//! HorizontalPodAutoscalers: scale a target to keep its Pods' usage near the goal.
 //!
-//! Upstream: `pkg/controller/podautoscaler`. Every 15 seconds each autoscaler's target and what its Pods use are asked of the
-//! server, and the target's `scale` is set. Wishes of late are remembered here alone, in [`Memory`]: upstream keeps them in
-//! its memory as well.
+//! Upstream: `pkg/controller/podautoscaler`. Every 15 seconds each autoscaler requests its target and the usage of its Pods from
+//! the server, and sets the target's `scale`. Recent recommendations are in memory only, in [`Memory`], as upstream.
 
 mod errors;
 mod limits;
@@ -36,17 +35,17 @@ pub use samples::{Sample, Samples, of_container, of_pods};
 pub use spec::{Amount, Behavior, Goal, Metric, Policy, Rules, Select, Source, Spec, Target};
 use status::Draft;
 
-/// What upstream's `--horizontal-pod-autoscaler-*` say.
+/// Upstream's `--horizontal-pod-autoscaler-*` flags.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub sync_period: Duration,
-    /// Without a word of its own: how long an autoscaler waits before it scales down.
+    /// How long an autoscaler without a behavior waits before it scales down.
     pub downscale_stabilization: Duration,
-    /// A ratio that is off by no more is well.
+    /// A ratio this close to 1 causes no scaling.
     pub tolerance: f64,
-    /// For so long after its start what a Pod uses of the CPU may be what it takes to come up.
+    /// For this long after its start a Pod's CPU usage may be caused by its start-up.
     pub cpu_initialization_period: Duration,
-    /// A Pod that is unready since so soon after its start has never been ready.
+    /// A Pod that became unready this soon after its start has never been ready.
     pub initial_readiness_delay: Duration,
 }
 
@@ -69,7 +68,7 @@ pub const ROW: Row = Row {
     watch: |watches| {
         let informer = &watches.world.informers.horizontal_pod_autoscalers.clone();
         watches.on(informer, |_, queue, change| {
-            // Statuses are written here.
+            // The status is written here.
             fn wish(it: &Arc<Autoscaler>) -> (Option<&str>, &Value) {
                 (it.metadata.uid.as_deref(), &it.spec)
             }
@@ -81,26 +80,26 @@ pub const ROW: Row = Row {
     reconcile,
 };
 
-/// What one reconcile sees.
+/// The inputs of one reconcile.
 pub struct Inputs<'a> {
     pub hpa: &'a Autoscaler,
     pub spec: &'a Spec,
-    /// The target, or why it cannot be had.
+    /// The target, or why it is unavailable.
     pub scale: Result<Scale, ScaleError>,
     /// All Pods of its namespace.
     pub pods: &'a [Arc<Pod>],
     /// The PodMetrics of the target's Pods, or why there are none.
     pub metrics: Result<Vec<Value>, MetricsError>,
-    /// What others tell of its metrics, in their order; nothing of what nobody has to ask others for.
+    /// The custom and external metrics, in order; `None` for other metrics.
     pub told: &'a [Option<remote::Told>],
-    /// What the other autoscalers of its namespace select.
+    /// The selectors of the other autoscalers in its namespace.
     pub rivals: &'a [(Key, LabelSelector)],
     pub failure: Option<&'a Failure>,
     pub settings: &'a Settings,
     pub now: Timestamp,
 }
 
-/// The target, as its `scale` tells.
+/// The target, according to its `scale`.
 #[derive(Clone, Debug, Default)]
 pub struct Scale {
     /// Its resource: `deployments.apps`.
@@ -132,19 +131,19 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
             Ok(Ok(body)) => scale(resource, body),
         },
     };
-    // 2. What the target's Pods use, where that matters.
+    // 2. The usage of the target's Pods, if relevant.
     let selector = scale.as_ref().ok().filter(|scale| spec.measures(scale)).map(|scale| scale.selector.clone());
     let metrics = match selector.map(|selector| context.live_reads.to(metrics_request(key, selector))) {
         None => Err(MetricsError::Unasked),
         Some(Err(question)) => return Plan::ask(question),
         Some(Ok(answer)) => metrics(answer),
     };
-    // 3. What others tell, all at once.
+    // 3. Custom and external metrics, all at once.
     let told = match told(context, key, &spec, scale.as_ref().ok()) {
         Ok(told) => told,
         Err(live_reads) => return Plan { live_reads, ..Plan::default() },
     };
-    // 4. What to do.
+    // 4. Plan.
     let mut history = world.autoscaling.of(key, hpa.metadata.uid.as_deref().unwrap_or_default());
     let view = Inputs {
         hpa: &hpa,
@@ -163,8 +162,8 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     plan
 }
 
-/// What others tell of each metric that they are asked for, or what has to be asked first. That nobody is registered who tells of one
-/// is known.
+/// The values of each custom and external metric, or the requests that must be made first. If no server is registered for one, this
+/// is known already.
 fn told(
     context: &Context<'_>,
     key: &Key,
@@ -176,7 +175,7 @@ fn told(
     let resource = |api_version: &str, kind: &str| {
         let group = api_version.split_once('/').map_or("", |(group, _)| group);
         let found = metadata.informer(api_version, kind);
-        // As a resource of a group: `deployments.apps`, whatever its version.
+        // As a resource of a group, `deployments.apps`, regardless of its version.
         let named = found.map(|informer| informer.resource.split('/').next().unwrap_or_default().to_owned());
         named.ok_or_else(|| UnknownKind { kind: kind.to_owned(), group: group.to_owned() })
     };
@@ -203,11 +202,12 @@ fn told(
     if live_reads.is_empty() { Ok(all) } else { Err(live_reads) }
 }
 
-/// The resource that a target is of, given the scope and the name of what its kind comes to. An autoscaler scales within its
-/// namespace: what belongs to the cluster is not there, whoever may do what with it.
+/// The resource of a target, given the scope and name for its kind. An autoscaler scales within its namespace: cluster-scoped
+/// objects are outside of it, whatever anybody's permissions.
 ///
 /// # Errors
-/// Its version is none, or nobody serves its kind in a namespace.
+///
+/// Its version is invalid, or its kind is not served in namespaces.
 pub fn resource(target: &Target, found: Option<(bool, String)>) -> Result<String, ScaleError> {
     let (group, version) = target.api_version.split_once('/').unwrap_or(("", &target.api_version));
     if version.contains('/') {
@@ -263,18 +263,18 @@ fn metrics(answer: Result<&Body, &Status>) -> Result<Vec<Value>, MetricsError> {
 }
 
 impl Spec {
-    /// Whether what the target's Pods use is looked at.
+    /// Whether the usage of the target's Pods is measured.
     fn measures(&self, scale: &Scale) -> bool {
         let of_pods = |metric: &Metric| matches!(metric.source, Source::Resource { .. } | Source::Container { .. });
         self.looks(scale) && self.metrics.iter().any(of_pods)
     }
 
-    /// Whether metrics are looked at.
+    /// Whether metrics are evaluated.
     fn looks(&self, scale: &Scale) -> bool {
         self.bound(scale.replicas).is_none() && !scale.selector.is_empty()
     }
 
-    /// What a target comes to without a look at metrics: one of none stays so, and one out of bounds goes to them.
+    /// The result that needs no metrics: a target scaled to 0 stays so, and one out of bounds goes to the bound.
     fn bound(&self, current: i32) -> Option<Bound> {
         match current {
             0 => Some(Bound::Disabled),
@@ -290,10 +290,10 @@ enum Bound {
     To(i32, &'static str),
 }
 
-/// What an autoscaler needs now.
+/// Plans an autoscaler.
 pub fn plan(view: &Inputs<'_>, history: &mut History) -> Plan {
     let mut draft = Draft::of(view.hpa);
-    // What has failed was no step, even if there is no target left to look at.
+    // A failed scaling does not count, even if the target is unavailable now.
     if refused(view).is_some() {
         history.not_scaled();
     }
@@ -315,13 +315,13 @@ pub fn plan(view: &Inputs<'_>, history: &mut History) -> Plan {
     plan
 }
 
-/// How many replicas the target gets.
+/// The replicas for the target.
 fn decide(view: &Inputs<'_>, scale: &Scale, history: &mut History, draft: &mut Draft) -> Plan {
     let (current, now) = (scale.replicas, view.now);
     let able = "the HPA controller was able to get the target's current scale";
     draft.set("AbleToScale", "True", "SucceededGetScale", able, now);
     history.begin(current, now);
-    // What was measured before does not stand for now.
+    // Earlier measurements are outdated.
     draft.status.current_metrics = None;
     let (wanted, why) = match view.spec.bound(current) {
         Some(Bound::Disabled) => {
@@ -339,7 +339,7 @@ fn decide(view: &Inputs<'_>, scale: &Scale, history: &mut History, draft: &mut D
         },
     };
     if let Some(failure) = refused(view).filter(|_| wanted != current) {
-        // It has been tried just now, and told; the next time comes with the next look.
+        // It was tried and reported just now; the next reconcile tries again.
         let message = format!("the HPA controller was unable to update the target scale: {}", failure.message);
         draft.set("AbleToScale", "False", "FailedUpdateScale", &message, now);
         draft.count(current, None);
@@ -358,16 +358,15 @@ fn decide(view: &Inputs<'_>, scale: &Scale, history: &mut History, draft: &mut D
     plan
 }
 
-/// The reason of the event of a scale that could not be set.
+/// The event reason of a failed scaling.
 const FAILED: &str = "FailedRescale";
 
-/// Why the scale that was tried just now could not be set.
+/// Why the last scaling failed.
 fn refused<'a>(view: &Inputs<'a>) -> Option<&'a Failure> {
     view.failure.filter(|failure| failure.reason == FAILED)
 }
 
-/// Sets the target's scale, whatever it is now: as upstream does, which tries again when somebody else has changed it. So no
-/// refusal passes by itself.
+/// Sets the target's scale unconditionally: like upstream, which retries on conflicts. So no refusal is transient.
 fn rescale(view: &Inputs<'_>, scale: &Scale, wanted: i32, why: &str) -> Write {
     let key = Key::of(view.hpa);
     let about = reference(view.hpa);

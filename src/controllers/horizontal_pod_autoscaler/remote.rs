@@ -1,5 +1,5 @@
-//! Metrics that others tell: custom.metrics.k8s.io of Pods and of objects, external.metrics.k8s.io of anything, served by adapters
-//! behind APIServices. Upstream: `pkg/controller/podautoscaler/metrics/client.go`, and `k8s.io/metrics/pkg/client`.
+//! Custom and external metrics: custom.metrics.k8s.io for Pods and objects, external.metrics.k8s.io for anything, served by
+//! adapters behind APIServices. Upstream: `pkg/controller/podautoscaler/metrics/client.go`, and `k8s.io/metrics/pkg/client`.
 
 use std::time::Duration;
 
@@ -12,23 +12,23 @@ use super::{
 use podwright_api::{Options, Quantity, Request, Status, Verb, request::Body};
 use podwright_client::Key;
 
-/// The window of a value that names none; upstream's `metricServerDefaultMetricWindow`.
+/// The default window of a value; upstream's `metricServerDefaultMetricWindow`.
 const WINDOW: Duration = Duration::from_secs(60);
-/// So many values are taken in.
+/// The most values that are accepted.
 const MOST: usize = 100_000;
 
-/// What is told of a metric, or why it cannot be had.
+/// The values of a metric, or why it is unavailable.
 pub type Told = Result<Vec<Reading>, RemoteError>;
 
 /// One value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reading {
-    /// The name of the object that it is about, if it is about one.
+    /// The name of the object that it describes, if any.
     pub of: String,
     pub sample: Sample,
 }
 
-/// The API that tells of a metric; none: what Pods use is told by nodes.
+/// The API of a metric; `None`: nodes report the usage of Pods.
 pub fn api(source: &Source) -> Option<MetricsApi> {
     match source {
         Source::Pods { .. } | Source::Object { .. } => Some(MetricsApi::Custom),
@@ -37,12 +37,12 @@ pub fn api(source: &Source) -> Option<MetricsApi> {
     }
 }
 
-/// That nobody tells of it.
+/// The error that no server is registered for it.
 pub fn unregistered(api: MetricsApi) -> RemoteError {
     RemoteError::Unable { api, why: RemoteProblem::Unregistered { api } }
 }
 
-/// How it is asked for. `selector` selects the target's Pods, `resource` is that of the object that is described (`deployments.apps`),
+/// The request for a metric. `selector` selects the target's Pods, `resource` is that of the described object (`deployments.apps`),
 /// or why there is none.
 pub fn question(
     metric: &Metric,
@@ -70,8 +70,8 @@ pub fn question(
         })),
         Source::Object { metric, selector: series, api_version, kind, name } => {
             let options = Options { metric_label_selector: of_metric(series), ..Options::default() };
-            // A namespace's metric lies in it. Which one the reference names does not count, as upstream: a
-            // CrossVersionObjectReference leads nowhere out of the autoscaler's own namespace.
+            // A Namespace's metrics are served within it. The name in the reference is ignored, as upstream: a
+            // CrossVersionObjectReference never leaves the autoscaler's own namespace.
             if kind == "Namespace" && !api_version.contains('/') {
                 let (resource, name) = (of_custom("metrics"), Some(metric.clone()));
                 return Some(Ok(Request { verb: Verb::Get, resource, namespace, name, options, ..Request::default() }));
@@ -99,10 +99,11 @@ pub fn question(
     }
 }
 
-/// What was answered.
+/// Parses the response.
 ///
 /// # Errors
-/// The question was refused, or the answer has no values, too many, or what are none.
+///
+/// The request was refused, or the response has no values, too many, or invalid ones.
 pub fn told(metric: &Metric, answer: Result<&Body, &Status>) -> Told {
     let api = api(&metric.source).unwrap_or(MetricsApi::Custom);
     let unable = |why| RemoteError::Unable { api, why };
@@ -141,12 +142,12 @@ fn reading(item: &Value) -> Option<Reading> {
     })
 }
 
-/// By the Pods that they are about.
+/// By the Pods that they describe.
 pub fn of_pods(readings: &[Reading]) -> Samples {
     readings.iter().map(|reading| (reading.of.clone(), reading.sample)).collect()
 }
 
-/// All of them together.
+/// Their sum.
 pub fn total(readings: &[Reading]) -> i64 {
     readings.iter().fold(0, |sum: i64, reading| sum.saturating_add(reading.sample.millis))
 }

@@ -1,4 +1,4 @@
-//! How many replicas a metric wants: what Pods use by what they shall use, with care for those of which nothing is known.
+//! The replicas for a metric: the ratio of actual to desired usage, with conservative assumptions for Pods without data.
 //!
 //! <https://kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale/#algorithm-details>; upstream:
 //! `pkg/controller/podautoscaler/replica_calculator.go`.
@@ -16,12 +16,12 @@ use super::{
 use crate::meta;
 use podwright_api::Quantity;
 
-/// What a metric is looked at for.
+/// What a metric is evaluated for.
 pub struct Need<'a> {
     /// The Pods that the target's selector selects.
     pub pods: &'a [&'a Pod],
     pub resource: &'a str,
-    /// Only this one of each Pod.
+    /// Only this container of each Pod.
     pub container: Option<&'a str>,
     /// `spec.replicas` of the target.
     pub current: i32,
@@ -31,17 +31,17 @@ pub struct Need<'a> {
     pub now: Timestamp,
 }
 
-/// What a metric comes to.
+/// The result of a metric.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Proposal {
     pub replicas: i32,
-    /// In percent of what is requested.
+    /// In percent of the requests.
     pub utilization: Option<i32>,
-    /// In thousandths for each Pod.
+    /// In thousandths per Pod.
     pub average: i64,
 }
 
-/// Ratios of what is used to what shall be used that are as good as 1.
+/// Ratios of actual to desired usage that count as 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tolerance {
     pub up: f64,
@@ -59,15 +59,16 @@ impl Tolerance {
     }
 }
 
-/// How many replicas there should be for these samples.
+/// The replicas for these samples.
 ///
 /// # Errors
-/// There are no Pods, nothing is known of those that count, or they do not request what they shall use a share of.
+///
+/// There are no Pods, none that count have data, or they lack the request that utilization is relative to.
 pub fn propose(need: &Need<'_>, mut samples: Samples) -> Result<Proposal, ReplicasError> {
     if need.pods.is_empty() {
         return Err(ReplicasError::NoPods);
     }
-    // 1. Ended Pods do not count, and those that have not come up yet are set aside.
+    // 1. Ignore finished Pods, and set aside those that are starting up.
     let groups = group(need, &samples);
     samples.retain(|name, _| !groups.ignored.contains(&name.as_str()) && !groups.unready.contains(&name.as_str()));
     if samples.is_empty() {
@@ -77,7 +78,7 @@ pub fn propose(need: &Need<'_>, mut samples: Samples) -> Result<Proposal, Replic
         Goal::Utilization(_) => requests(need)?,
         _ => BTreeMap::new(),
     };
-    // 2. What the others come to.
+    // 2. The ratio of the others.
     let Ratio { ratio, utilization, average } = ratio(need, &samples, &requests)?;
     let found = |replicas| Proposal { replicas, utilization, average };
     let unready = if ratio > 1.0 { groups.unready } else { Vec::new() };
@@ -85,7 +86,7 @@ pub fn propose(need: &Need<'_>, mut samples: Samples) -> Result<Proposal, Replic
         let wanted = || (ratio * groups.ready as f64).ceil() as i32;
         return Ok(found(if need.tolerance.allows(ratio) { need.current } else { wanted() }));
     }
-    // 3. Those of which nothing is known are taken for what dampens the change.
+    // 3. Assume for Pods without data what dampens the change.
     for name in groups.missing {
         let assumed = match ratio {
             ratio if ratio < 1.0 => idle_by_far(need, &requests, name),
@@ -95,7 +96,7 @@ pub fn propose(need: &Need<'_>, mut samples: Samples) -> Result<Proposal, Replic
         samples.insert(name.to_owned(), guess(assumed, need.now));
     }
     samples.extend(unready.into_iter().map(|name| (name.to_owned(), guess(0, need.now))));
-    // 4. With them it shall not go the other way.
+    // 4. These assumptions must not reverse the direction.
     let again = self::ratio(need, &samples, &requests)?.ratio;
     let turned = (ratio < 1.0 && again > 1.0) || (ratio > 1.0 && again < 1.0);
     let wanted = (again * samples.len() as f64).ceil() as i32;
@@ -104,8 +105,8 @@ pub fn propose(need: &Need<'_>, mut samples: Samples) -> Result<Proposal, Replic
     Ok(found(if stays { need.current } else { wanted }))
 }
 
-/// How many replicas there should be where what is measured comes to `total` and shall come to `goal`, in thousandths, however many
-/// Pods there are. `current` are those that are wished for. Fails where there are none.
+/// The replicas if a total of `total` should be `goal`, in thousandths, regardless of the number of Pods. `current` is the desired
+/// number. Fails if there are no Pods.
 pub fn propose_for_value(
     pods: &[&Pod],
     current: i32,
@@ -127,14 +128,14 @@ pub fn propose_for_value(
     Ok((ratio * ready as f64).ceil() as i32)
 }
 
-/// The same where it shall come to `goal` for each Pod, and what it is for each of those that there are.
+/// The same if each Pod's share should be `goal`; also returns the share of each existing Pod.
 pub fn propose_for_average(there: i32, total: i64, goal: i64, tolerance: Tolerance) -> (i32, i64) {
     let ratio = total as f64 / (goal as f64 * f64::from(there));
     let replicas = if tolerance.allows(ratio) { there } else { (total as f64 / goal as f64).ceil() as i32 };
     (replicas, (total as f64 / f64::from(there.max(1))).ceil() as i64)
 }
 
-/// What a Pod without a sample is taken to use when the others use too little: all that it may.
+/// The assumed usage of a Pod without a sample when the others use too little: all that it may use.
 fn idle_by_far(need: &Need<'_>, requests: &BTreeMap<&str, i64>, name: &str) -> i64 {
     match need.goal {
         Goal::Utilization(percent) => {
@@ -148,15 +149,15 @@ fn guess(millis: i64, now: Timestamp) -> Sample {
     Sample { millis, at: now, window: Duration::ZERO }
 }
 
-/// Pods by what their samples are worth.
+/// Pods by the validity of their samples.
 #[derive(Debug, Default, PartialEq)]
 struct Groups<'a> {
     ready: usize,
-    /// They may be coming up.
+    /// They may be starting up.
     unready: Vec<&'a str>,
     /// They have no sample.
     missing: Vec<&'a str>,
-    /// They end, or have ended.
+    /// They are terminating or finished.
     ignored: Vec<&'a str>,
 }
 
@@ -179,14 +180,14 @@ fn group<'a>(need: &Need<'a>, samples: &Samples) -> Groups<'a> {
     groups
 }
 
-/// Whether what a Pod uses of the CPU may be what it takes to come up.
+/// Whether a Pod's CPU usage may be caused by its start-up.
 fn comes_up(need: &Need<'_>, pod: &Pod, sample: &Sample) -> bool {
     let started = pod.status.as_ref().and_then(|status| status.start_time.as_ref());
     let (Some(ready), Some(started)) = (meta::pod_condition(pod, "Ready"), started) else { return true };
     let since = ready.last_transition_time.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
     let within = |period: Duration| meta::later(started.0, period);
     if within(need.settings.cpu_initialization_period) > need.now {
-        // Of a Pod that is ready a whole window must be known since.
+        // A ready Pod needs a whole window of data since then.
         ready.status == "False" || sample.at < meta::later(since, sample.window)
     } else {
         // It has never been ready.
@@ -194,7 +195,7 @@ fn comes_up(need: &Need<'_>, pod: &Pod, sample: &Sample) -> bool {
     }
 }
 
-/// What each Pod requests, in thousandths: as a whole, or all its containers together.
+/// The request of each Pod, in thousandths: of the Pod itself, or the sum of its containers'.
 fn requests<'a>(need: &Need<'a>) -> Result<BTreeMap<&'a str, i64>, ReplicasError> {
     let one = |pod: &&'a Pod| {
         let whole = pod.spec.as_ref().and_then(|spec| spec.resources.as_ref()?.requests.as_ref()?.get(need.resource));
@@ -235,7 +236,7 @@ fn millis(text: &str) -> i64 {
     text.parse::<Quantity>().map_or(0, |quantity| quantity.millis())
 }
 
-/// What is used by what shall be used.
+/// The ratio of actual to desired usage.
 struct Ratio {
     ratio: f64,
     utilization: Option<i32>,

@@ -1,4 +1,4 @@
-//! What Pods use now, read from metrics.k8s.io's PodMetrics.
+//! The current usage of Pods, from metrics.k8s.io's PodMetrics.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -7,20 +7,20 @@ use serde_json::Value;
 
 use podwright_api::{Quantity, duration};
 
-/// What one Pod uses.
+/// The usage of one Pod.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
     /// In thousandths: millicores, thousandths of bytes.
     pub millis: i64,
-    /// When the window that it was measured in ended.
+    /// The end of its window.
     pub at: Timestamp,
     pub window: Duration,
 }
 
-/// By the names of Pods.
+/// By Pod name.
 pub type Samples = BTreeMap<String, Sample>;
 
-/// How much of a resource Pods use as a whole. One whose containers do not all tell is left out.
+/// The usage of a resource by whole Pods. One with containers that lack the metric is left out.
 pub fn of_pods(metrics: &[Value], resource: &str) -> Samples {
     samples(metrics, |containers| {
         let all: Option<Vec<i64>> = containers.iter().map(|container| usage(container, resource)).collect();
@@ -28,7 +28,7 @@ pub fn of_pods(metrics: &[Value], resource: &str) -> Samples {
     })
 }
 
-/// How much of a resource the container of a name uses in each Pod that tells.
+/// The usage of a resource by the container of this name in each Pod that reports it.
 pub fn of_container(metrics: &[Value], resource: &str, container: &str) -> Samples {
     samples(metrics, |containers| {
         containers.iter().find(|it| it["name"] == container).and_then(|it| usage(it, resource))

@@ -1,4 +1,4 @@
-//! What a HorizontalPodAutoscaler asks for, read from its spec.
+//! The spec of a HorizontalPodAutoscaler, parsed.
 
 use std::time::Duration;
 
@@ -32,31 +32,31 @@ pub struct Metric {
     pub goal: Option<Goal>,
 }
 
-/// What is measured.
+/// The source of a metric.
 #[derive(Clone, Debug)]
 pub enum Source {
     /// A resource of whole Pods.
     Resource { name: String },
     /// A resource of one container of each Pod.
     Container { name: String, container: String },
-    /// What custom.metrics.k8s.io tells of each Pod; of a metric the series that the selector selects, all of them if it is empty.
+    /// A metric of each Pod from custom.metrics.k8s.io; the selector selects its series, all if empty.
     Pods { metric: String, selector: String },
-    /// What custom.metrics.k8s.io tells of one object.
+    /// A metric of one object from custom.metrics.k8s.io.
     Object { metric: String, selector: String, api_version: String, kind: String, name: String },
-    /// What external.metrics.k8s.io tells.
+    /// A metric from external.metrics.k8s.io.
     External { metric: String, selector: String },
-    /// What nobody knows; validation lets none of it in.
+    /// An unknown type, which validation refuses.
     Unknown(String),
 }
 
-/// What a metric shall come to.
+/// The goal of a metric.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
-    /// Percent of what is requested, on average.
+    /// Percent of the requests, on average.
     Utilization(i64),
-    /// Thousandths for each Pod, on average.
+    /// Thousandths per Pod, on average.
     Average(i64),
-    /// Thousandths in all.
+    /// Thousandths in total.
     Value(i64),
 }
 
@@ -67,17 +67,17 @@ pub struct Behavior {
     pub down: Rules,
 }
 
-/// How fast it may go one way.
+/// The scaling rules of one direction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rules {
     pub window: Duration,
     pub select: Select,
     pub policies: Vec<Policy>,
-    /// A ratio that is off by no more is well.
+    /// A ratio this close to 1 causes no scaling.
     pub tolerance: Option<f64>,
 }
 
-/// Which of several policies counts.
+/// Which of several policies applies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Select {
     /// The one that allows the most change.

@@ -1,4 +1,4 @@
-//! The status of an autoscaler while it is worked out, and what is told beside it.
+//! The status of an autoscaler as it is built, and its events.
 
 use jiff::Timestamp;
 use k8s_openapi::api::{autoscaling::v2::HorizontalPodAutoscalerCondition, core::v1::ObjectReference};
@@ -35,7 +35,7 @@ impl Draft {
         self.notes.push(Note::warning(self.about.clone(), reason, message));
     }
 
-    /// What there is, and shall be: as it was, if nothing is decided.
+    /// The current and desired replicas: the latter unchanged if there is no decision.
     pub fn count(&mut self, current: i32, desired: Option<i32>) {
         self.status.observed_generation = self.generation;
         self.status.current_replicas = Some(current);

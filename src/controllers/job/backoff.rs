@@ -1,8 +1,7 @@
-//! How long a Job waits before it replaces a failed Pod.
+//! The back-off before a Job replaces a failed Pod.
 //!
-//! Upstream (`pkg/controller/job/backoff_utils.go`) keeps a record in memory and loses it when it restarts. Here the wait
-//! follows from the Pods that are there: failed ones stay until their Job goes. Where somebody else removes them, the status
-//! tells how many there were.
+//! Upstream (`pkg/controller/job/backoff_utils.go`) keeps a record in memory and loses it when it restarts. Here the delay follows
+//! from the existing Pods: failed ones stay until their Job is deleted. If somebody else removes them, the status has their number.
 
 use std::{cmp::Ordering, sync::Arc, time::Duration};
 
@@ -11,11 +10,11 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::super::meta;
 
-/// The wait after a first failure; each further one doubles it, up to `MOST` (as upstream documents it; its code has 10 min).
+/// The delay after a first failure; each further one doubles it, up to `MOST` (as upstream documents it; its code has 10 min).
 const FIRST: Duration = Duration::from_secs(10);
 const MOST: Duration = Duration::from_secs(360);
 
-/// When a Pod ended, as well as that can be told.
+/// When a Pod finished, as far as known.
 pub fn finished_at(pod: &Pod) -> Timestamp {
     let by_containers = containers_finished(pod);
     let unready = || {
@@ -29,7 +28,7 @@ pub fn finished_at(pod: &Pod) -> Timestamp {
     by_containers.or_else(unready).or_else(deleted).unwrap_or_else(|| meta::created(&pod.metadata))
 }
 
-/// When the last of its containers ended; nothing while one of them has not.
+/// When the last of its containers finished; `None` while one is running.
 fn containers_finished(pod: &Pod) -> Option<Timestamp> {
     let containers = pod.status.as_ref()?.container_statuses.as_deref().unwrap_or_default();
     let ends = containers
@@ -38,7 +37,7 @@ fn containers_finished(pod: &Pod) -> Option<Timestamp> {
     ends.collect::<Option<Vec<Timestamp>>>()?.into_iter().max()
 }
 
-/// The wait after the failures since the last success, of which it is known that there were at least so many.
+/// The delay for the failures since the last success, of which at least this many are known.
 pub fn wait<'a>(
     succeeded: impl Iterator<Item = &'a Arc<Pod>>,
     failed: impl Iterator<Item = &'a Arc<Pod>>,
@@ -51,14 +50,14 @@ pub fn wait<'a>(
     after(at_least.max(failures), last, now)
 }
 
-/// What is left at `now` of the wait after so many failures, the last of them at `last`.
+/// The rest of the delay at `now` after this many failures, the last at `last`.
 pub fn after(failures: i32, last: Timestamp, now: Timestamp) -> Option<Duration> {
     let doublings = failures.checked_sub(1).filter(|n| *n >= 0)?.unsigned_abs();
     let whole = FIRST.saturating_mul(2u32.saturating_pow(doublings)).min(MOST);
     meta::until(now, meta::later(last, whole))
 }
 
-/// By when they ended.
+/// By the time when they finished.
 pub fn by_end(a: &Pod, b: &Pod) -> Ordering {
     finished_at(a).cmp(&finished_at(b))
 }

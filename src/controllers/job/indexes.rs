@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-/// A set of indexes: spans from first to last, in order, none touching the next.
+/// A set of indexes: ranges from first to last, sorted, not adjacent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Indexes(Vec<(i32, i32)>);
 
 impl Indexes {
-    /// Reads the text form; what is no number is left out, and so is what lies beyond `completions`.
+    /// Parses the text form; invalid numbers and those beyond `completions` are dropped.
     pub fn parse(text: &str, completions: i32) -> Indexes {
         let span = |part: &str| {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -22,7 +22,7 @@ impl Indexes {
         self.0.iter().chain(&other.0).copied().collect()
     }
 
-    /// How many indexes there are.
+    /// The number of indexes.
     pub fn count(&self) -> i32 {
         self.0.iter().map(|(first, last)| last - first + 1).sum()
     }
@@ -36,7 +36,7 @@ impl Indexes {
         self.0.get(at).is_some_and(|(first, _)| *first <= index)
     }
 
-    /// How many indexes are in both sets.
+    /// The number of indexes in both sets.
     pub fn common(&self, other: &Indexes) -> i32 {
         let (mut common, mut a, mut b) = (0, self.0.iter().peekable(), other.0.iter().peekable());
         while let (Some(&&(from, to)), Some(&&(first, last))) = (a.peek(), b.peek()) {

@@ -1,7 +1,7 @@
-//! Jobs: Pods that run to their end, as often as asked for, each end counted once.
+//! Jobs: run Pods to completion as often as requested, and count each result once.
 //!
-//! Upstream: `pkg/controller/job/job_controller.go`. [`tally`] adds up what is there, [`mod@record`] counts ends, [`work`]
-//! says which Pods to make and to end; this file decides how the Job stands and puts the plan together.
+//! Upstream: `pkg/controller/job/job_controller.go`. [`tally`] sums up the Pods, [`mod@record`] counts results, [`work`] decides
+//! which Pods to create and delete; this file decides the Job's state and assembles the plan.
 
 pub mod backoff;
 pub mod indexes;
@@ -55,7 +55,7 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
         return Plan::default();
     };
     let Some(selector) = selector(&job) else { return Plan::default() };
-    // Read before the Pods are: they are at least as fresh as this says.
+    // Read before the Pods, which are at least this fresh.
     let seen = informers.pods.resource_version().parse().unwrap_or(0);
     let orphans = informers.pods.indexed(Informers::BY_OWNER, &format!("{}/", key.namespace));
     let mut all = its_pods(informers, &job);
@@ -71,7 +71,7 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
         }
     }
     if !claims.is_empty() {
-        // Who belongs here has to be settled before anything is counted.
+        // Adoption and release come before counting.
         let mut plan = Plan::default();
         plan.then(claims);
         return plan;
@@ -101,7 +101,7 @@ fn adopted(pod: &Pod) -> serde_json::Value {
     all.into()
 }
 
-/// Lets a change of a Pod's owners change its finalizers as well.
+/// Lets a change of a Pod's owners also change its finalizers.
 fn with_finalizers(mut write: Write, finalizers: serde_json::Value) -> Write {
     if let Some(patch) = &mut write.request.body {
         patch["metadata"]["finalizers"] = finalizers;
@@ -113,12 +113,12 @@ fn selector(job: &Job) -> Option<podwright_api::selector::LabelSelector> {
     meta::selector(job.spec.as_ref()?.selector.as_ref()?)
 }
 
-/// Whether no other controller is to do this Job.
+/// Whether this controller manages the Job.
 fn is_ours(job: &Job) -> bool {
     job.spec.as_ref().is_some_and(|spec| spec.managed_by.as_deref().is_none_or(|manager| manager == MANAGER))
 }
 
-/// The terminal condition of a Job that has one.
+/// The terminal condition of a Job, if any.
 pub fn finished(job: &Job) -> Option<&JobCondition> {
     let all = job.status.as_ref()?.conditions.as_deref()?;
     all.iter().find(|c| matches!(c.type_.as_str(), "Complete" | "Failed") && c.status == "True")
@@ -128,7 +128,7 @@ pub fn is_finished(job: &Job) -> bool {
     finished(job).is_some()
 }
 
-/// What a Job that has not finished needs.
+/// Plans an unfinished Job.
 pub fn plan(view: &Inputs<'_>) -> Plan {
     let mut plan = Plan::default();
     let tally = Tally::of(view);
@@ -137,7 +137,7 @@ pub fn plan(view: &Inputs<'_>) -> Plan {
         status.start_time = Some(meta::time(view.now));
     }
     if is_resumed(view, &status) {
-        // The deadline runs from now on.
+        // The deadline starts now.
         status.start_time = Some(meta::time(view.now));
     }
     let mut verdict = standing(view, &tally, &status, &mut plan);
@@ -167,8 +167,8 @@ pub fn plan(view: &Inputs<'_>) -> Plan {
     put_together(view, plan, status, recorded, work, told)
 }
 
-/// The status comes first where it records anything: what is done after it must not be done without it. Where it only says
-/// how many Pods there are, it waits until it can say what has become of the writes, or why nothing has.
+/// The status comes first if it records results: later writes depend on it. If it only reports the number of Pods, it waits until
+/// it can include the result of the writes, or why there is none.
 fn put_together(
     view: &Inputs<'_>,
     mut plan: Plan,
@@ -208,7 +208,7 @@ fn put_together(
     plan
 }
 
-/// What a status says beside how many Pods there are just now.
+/// The status without the current numbers of Pods.
 fn substance(status: &JobStatus) -> JobStatus {
     let uncounted = status.uncounted_terminated_pods.clone().unwrap_or_default();
     JobStatus {
@@ -232,7 +232,7 @@ fn ending(verdict: &JobCondition) -> Ending {
     }
 }
 
-/// The condition that announces how the Job ends, if that is decided: it stays as it is once it was.
+/// The condition that announces the Job's result, if that is decided: it is never changed.
 fn standing(view: &Inputs<'_>, tally: &Tally<'_>, status: &JobStatus, plan: &mut Plan) -> Option<JobCondition> {
     let all = status.conditions.as_deref().unwrap_or_default();
     let known = |kind| conditions::find(all, kind).filter(|c: &&JobCondition| c.status == "True").cloned();
@@ -271,7 +271,7 @@ fn failed_by_limits(view: &Inputs<'_>, tally: &Tally<'_>, status: &JobStatus, pl
     Some(condition(view, "FailureTarget", "DeadlineExceeded", why))
 }
 
-/// How often containers of Pods that have not ended were restarted.
+/// How often containers of unfinished Pods were restarted.
 fn restarts(pods: &[Arc<Pod>]) -> i32 {
     let running = pods.iter().filter(|pod| matches!(meta::phase(pod), "Running" | "Pending"));
     let containers = running.filter_map(|pod| pod.status.as_ref()).flat_map(|status| {
@@ -298,8 +298,7 @@ fn decided_by_indexes(view: &Inputs<'_>, tally: &Tally<'_>) -> Option<JobConditi
     Some(condition(view, "SuccessCriteriaMet", "SuccessPolicy", met))
 }
 
-/// Whether the Job has what it asked for: as many successes as completions or, for a work queue, any and then nothing that
-/// still runs.
+/// Whether the Job is complete: as many successes as completions or, for a work queue, any success and nothing running.
 fn completed(view: &Inputs<'_>, tally: &Tally<'_>, work: &Needs<'_>) -> Option<JobCondition> {
     let enough = match view.spec().0.completions {
         Some(completions) => tally.succeeded >= completions,
@@ -310,13 +309,13 @@ fn completed(view: &Inputs<'_>, tally: &Tally<'_>, work: &Needs<'_>) -> Option<J
         .then(|| condition(view, "SuccessCriteriaMet", "CompletionsReached", why))
 }
 
-/// Whether the Job was suspended a moment ago.
+/// Whether the Job was suspended until now.
 fn is_resumed(view: &Inputs<'_>, status: &JobStatus) -> bool {
     let was: Option<&JobCondition> = conditions::find(status.conditions.as_deref().unwrap_or_default(), "Suspended");
     was.is_some_and(|was| was.status == "True") && !view.spec().is_suspended()
 }
 
-/// Keeps the condition `Suspended` right; tells when it changes.
+/// Maintains the condition `Suspended`; returns an event when it changes.
 fn suspend_or_resume(view: &Inputs<'_>, status: &mut JobStatus) -> Option<Note> {
     let about = reference(view.job);
     let all = status.conditions.get_or_insert_default();
@@ -339,7 +338,7 @@ fn suspend_or_resume(view: &Inputs<'_>, status: &mut JobStatus) -> Option<Note> 
     note
 }
 
-/// Whether nothing of the Job is left to end or to count.
+/// Whether nothing of the Job is left to delete or count.
 fn is_over(view: &Inputs<'_>, tally: &Tally<'_>, status: &JobStatus) -> bool {
     let uncounted = status.uncounted_terminated_pods.clone().unwrap_or_default();
     let counted = uncounted.succeeded.is_none() && uncounted.failed.is_none();
@@ -347,7 +346,7 @@ fn is_over(view: &Inputs<'_>, tally: &Tally<'_>, status: &JobStatus) -> bool {
     counted && released && tally.ending == 0 && tally.active.is_empty()
 }
 
-/// The terminal condition that the verdict has announced, and what is told about it.
+/// The terminal condition that was announced, and its events.
 fn finish(view: &Inputs<'_>, status: &mut JobStatus, verdict: &JobCondition) -> Vec<Note> {
     let about = || reference(view.job);
     let (reason, message) = (verdict.reason(), verdict.message());

@@ -1,4 +1,4 @@
-//! Pods that a Job has left behind: nobody counts them any more, so nothing may hold them.
+//! Pods whose Job is gone: nothing counts them any more, so their finalizers are removed.
 
 use std::sync::Arc;
 
@@ -48,14 +48,14 @@ pub const ORPHANS: Row = Row {
     },
 };
 
-/// The Job that controls the Pod, if it is there.
+/// The Job that controls the Pod, if it exists.
 fn owner(informers: &Informers, pod: &Pod) -> Option<Arc<Job>> {
     let owner = meta::controller(&pod.metadata)?;
     let job = informers.jobs.get(&Key::new(meta::namespace(&pod.metadata), owner.name.clone()))?;
     (job.metadata.uid.as_ref() == Some(&owner.uid)).then_some(job)
 }
 
-/// Whether a tracked Pod was left behind, and what is to be asked of the server before that is believed.
+/// Whether a tracked Pod was left behind, and what to ask the server to confirm it.
 fn left(pod: &Pod, job: Option<&Job>) -> Option<Option<Guard>> {
     let Some(owner) = meta::controller(&pod.metadata) else { return Some(None) };
     if owner.kind != "Job" || owner.api_version != "batch/v1" {

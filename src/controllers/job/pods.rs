@@ -1,4 +1,4 @@
-//! A Job's Pods: what tells them apart, which of them are too many, and the writes that make and end them.
+//! A Job's Pods: their indexes, which of them are superfluous, and the writes that create and delete them.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -23,9 +23,9 @@ use super::{
 use podwright_api::request::PatchType;
 use podwright_client::{Key, reference};
 
-/// Holds a Pod until its end has been counted.
+/// Holds a Pod until its result has been counted.
 pub const FINALIZER: &str = "batch.kubernetes.io/job-tracking";
-/// Annotation and label.
+/// An annotation and label.
 pub const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 const FAILURES: &str = "batch.kubernetes.io/job-index-failure-count";
 const IGNORED_FAILURES: &str = "batch.kubernetes.io/job-index-ignored-failure-count";
@@ -45,7 +45,7 @@ pub fn completions(job: &Job) -> Option<i32> {
     job.spec.as_ref()?.completions
 }
 
-/// Whether a Pod is replaced only when it has ended, not already when its deletion begins.
+/// Whether a Pod is replaced only after it has finished, not already when its deletion starts.
 pub fn replaces_failed_only(job: &Job) -> bool {
     let only = |spec: &k8s_openapi::api::batch::v1::JobSpec| {
         spec.pod_failure_policy.is_some() || spec.pod_replacement_policy.as_deref() == Some("Failed")
@@ -61,32 +61,32 @@ pub fn uid(pod: &Pod) -> &str {
     pod.metadata.uid.as_deref().unwrap_or_default()
 }
 
-/// Being deleted, and not ended yet.
+/// Terminating, and not finished yet.
 pub fn is_ending(pod: &Pod) -> bool {
     meta::is_terminating(&pod.metadata) && !meta::is_finished(pod)
 }
 
-/// Whether the Pod counts as failed. One that is being deleted may never get to say so itself.
+/// Whether the Pod counts as failed. A terminating one may never report that itself.
 pub fn is_failed(job: &Job, pod: &Pod) -> bool {
     meta::phase(pod) == "Failed" || !replaces_failed_only(job) && is_ending(pod)
 }
 
-/// What the failure of `pod` means.
+/// What the failure of `pod` means for its Job.
 pub fn verdict(job: &Job, pod: &Pod) -> Verdict {
     policy::judge(job.spec.as_ref().and_then(|spec| spec.pod_failure_policy.as_ref()), pod)
 }
 
-/// The completion index of a Pod that has one.
+/// The Pod's completion index, if any.
 pub fn index(pod: &Pod) -> Option<i32> {
     meta::annotation(&pod.metadata, INDEX)?.parse().ok().filter(|index| *index >= 0)
 }
 
-/// The same, if the Job still wants it.
+/// The same, if it is within the Job's completions.
 pub fn valid_index(job: &Job, pod: &Pod) -> Option<i32> {
     index(pod).filter(|index| *index < completions(job).unwrap_or(0))
 }
 
-/// Whether the Pod has a part in an indexed Job; every Pod has one in others.
+/// Whether the Pod belongs to an index of an indexed Job; for other Jobs every Pod does.
 pub fn takes_part(job: &Job, pod: &Pod) -> bool {
     !is_indexed(job) || valid_index(job, pod).is_some()
 }
@@ -95,17 +95,17 @@ fn number(pod: &Pod, annotation: &str) -> i32 {
     meta::annotation(&pod.metadata, annotation).and_then(|text| text.parse().ok()).filter(|n| *n >= 0).unwrap_or(0)
 }
 
-/// How often its index had failed before this Pod, ignored failures left out.
+/// How often its index had failed before this Pod, without ignored failures.
 pub fn failures_before(pod: &Pod) -> i32 {
     number(pod, FAILURES)
 }
 
-/// The same with the ignored ones.
+/// The same with ignored ones.
 pub fn all_failures_before(pod: &Pod) -> i32 {
     number(pod, FAILURES).saturating_add(number(pod, IGNORED_FAILURES))
 }
 
-/// Whether the failure of this Pod is the last that its index may have.
+/// Whether the failure of this Pod exhausts its index's limit.
 pub fn fails_index(job: &Job, pod: &Pod) -> bool {
     let limit = job.spec.as_ref().and_then(|spec| spec.backoff_limit_per_index).unwrap_or(i32::MAX);
     is_failed(job, pod)
@@ -120,15 +120,14 @@ pub fn indexes<'a>(pods: impl Iterator<Item = &'a Arc<Pod>>) -> Indexes {
     pods.filter_map(|pod| index(pod)).collect()
 }
 
-/// The active Pods that have to go: of an indexed Job those without a valid index or beside another of theirs; and as many
-/// more as make up `surplus`.
+/// The active Pods to delete: of an indexed Job those with invalid or duplicate indexes; and enough others to make up `surplus`.
 pub fn superfluous<'a>(job: &Job, active: &[&'a Arc<Pod>], surplus: usize, now: Timestamp) -> Vec<&'a Arc<Pod>> {
     let crowd = HashMap::new();
     let mut ranked: Vec<&'a Arc<Pod>> = active.to_vec();
     ranked.sort_by(|a, b| replica_set::less_missed(a, b, &crowd, now));
     let (mut gone, mut left) = (Vec::new(), ranked.clone());
     if is_indexed(job) {
-        // Of several with one index the last to go stays.
+        // Of several with one index, the one that would be deleted last stays.
         let mut keepers: HashMap<i32, &Arc<Pod>> = HashMap::new();
         keepers.extend(ranked.iter().filter_map(|pod| Some((valid_index(job, pod)?, *pod))));
         let keeps = |pod: &&Arc<Pod>| {
@@ -142,7 +141,7 @@ pub fn superfluous<'a>(job: &Job, active: &[&'a Arc<Pod>], surplus: usize, now: 
     gone
 }
 
-/// A new Pod, for an index in an indexed Job, where it may come after one that has failed.
+/// Creates a Pod; in an indexed Job for an index, perhaps replacing a failed Pod.
 pub fn create(job: &Job, index: Option<i32>, replaced: Option<&Pod>) -> Write {
     let mut template = job.spec.as_ref().map(|spec| spec.template.clone()).unwrap_or_default();
     let job_name = meta::name(&job.metadata);
@@ -199,7 +198,7 @@ fn give_index(job: &Job, template: &mut PodTemplateSpec, index: i32, replaced: O
     spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()).for_each(tell_index);
 }
 
-/// The variable by which a container knows its index.
+/// Adds the variable with the index to a container.
 fn tell_index(container: &mut Container) {
     let variables = container.env.get_or_insert_default();
     if variables.iter().any(|variable| variable.name == INDEX_VARIABLE) {
@@ -213,7 +212,7 @@ fn tell_index(container: &mut Container) {
     });
 }
 
-/// Deletes a Pod and tells about it.
+/// Deletes a Pod, with an event.
 pub fn delete(job: &Job, pod: &Arc<Pod>) -> Write {
     let name = meta::name(&pod.metadata);
     Write::delete(&**pod)
@@ -221,7 +220,7 @@ pub fn delete(job: &Job, pod: &Arc<Pod>) -> Write {
         .failed(Note::warning(reference(job), "FailedDelete", "Error deleting: {}"))
 }
 
-/// Takes the finalizer off a Pod whose end is recorded, whatever else becomes of the Pod meanwhile.
+/// Removes the finalizer from a Pod whose result is recorded, whatever its current state.
 pub fn release(pod: &Pod) -> Write {
     let finalizers = json!({ "uid": pod.metadata.uid, "$deleteFromPrimitiveList/finalizers": [FINALIZER] });
     let mut write = Write::merge::<Pod>(&Key::of(pod), json!({ "metadata": finalizers }));
@@ -229,7 +228,7 @@ pub fn release(pod: &Pod) -> Write {
     write
 }
 
-/// Takes it off exactly this state of the Pod: one that has gone on since, and may have ended, is looked at again first.
+/// Removes it if the Pod has not changed: one that has, and may have finished, is examined again first.
 pub fn dismiss(pod: &Pod) -> Write {
     let mut write = release(pod);
     if let Some(patch) = &mut write.request.body {
@@ -238,7 +237,7 @@ pub fn dismiss(pod: &Pod) -> Write {
     write
 }
 
-/// The Pod's other finalizers; null where there are none.
+/// The Pod's other finalizers; null if there are none.
 pub fn others(pod: &Pod) -> Value {
     let all: Vec<&String> = pod.metadata.finalizers.iter().flatten().filter(|f| *f != FINALIZER).collect();
     if all.is_empty() { Value::Null } else { json!(all) }

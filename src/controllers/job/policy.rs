@@ -1,4 +1,4 @@
-//! What a Job's policies say: of a failed Pod whether it counts, of the indexes that succeeded whether they suffice.
+//! A Job's policies: whether a failed Pod counts, and whether the succeeded indexes suffice.
 //!
 //! Upstream: `pkg/controller/job/{pod_failure_policy,success_policy}.go`.
 
@@ -11,16 +11,16 @@ use k8s_openapi::api::{
 
 use super::{super::meta, indexes::Indexes};
 
-/// What a Pod's failure means for its Job.
+/// The effect of a Pod's failure on its Job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It does not count.
     Ignore,
     /// It counts towards the limits.
     Count,
-    /// It counts, and its index is not tried again.
+    /// It counts, and its index is not retried.
     FailIndex,
-    /// The Job has failed: why.
+    /// The Job has failed, with this reason.
     FailJob(String),
 }
 
@@ -48,7 +48,7 @@ pub fn judge(policy: Option<&PodFailurePolicy>, pod: &Pod) -> Verdict {
     Verdict::Count
 }
 
-/// What a rule has matched.
+/// What a rule matched.
 enum Matched<'a> {
     ExitCode { container: &'a str, code: i32 },
     Condition(&'a str),
@@ -94,7 +94,7 @@ fn condition<'a>(status: &'a PodStatus, patterns: &[PodFailurePolicyOnPodConditi
     matched.map(|condition| Matched::Condition(&condition.type_))
 }
 
-/// The message of the first rule that is met.
+/// The message of the first satisfied rule.
 pub fn success(policy: Option<&SuccessPolicy>, completions: i32, succeeded: &Indexes) -> Option<String> {
     let rules = policy.map(|policy| policy.rules.as_slice()).unwrap_or_default();
     if succeeded.is_empty() {

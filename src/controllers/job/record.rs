@@ -1,9 +1,9 @@
-//! Counting ends: each Pod's exactly once, whatever comes between two steps.
+//! Counts results: each Pod's exactly once, whatever happens between two steps.
 //!
-//! A Pod that has ended is counted in three steps: its uid goes into `status.uncountedTerminatedPods`; its finalizer goes,
-//! so that the Pod may go; its uid turns into one more in the counter. Each step follows from what the one before it has
-//! left behind at the server, so whoever comes after a crash goes on with the next. (An index that succeeds needs no uid:
-//! `status.completedIndexes` is a set.) A reconcile does at most the third step for some Pods and the first two for others.
+//! A finished Pod is counted in three steps: its uid is added to `status.uncountedTerminatedPods`; its finalizer is removed, so
+//! that the Pod can be deleted; its uid is removed and the counter incremented. Each step depends only on what the previous one has
+//! written to the server, so a restart continues with the next one. (A succeeded index needs no uid: `status.completedIndexes` is a
+//! set.) A reconcile does at most the third step for some Pods and the first two for others.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -21,25 +21,25 @@ use super::{
 };
 use podwright_client::Typed;
 
-/// At most so many uids wait in a status: it is to stay below 20 kB.
+/// The most uncounted uids in a status, which must stay below 20 kB.
 const MOST_UNCOUNTED: usize = 500;
 
-/// How the Job ends.
+/// The Job's outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     Success,
     Failure,
 }
 
-/// What the status records of Pods.
+/// What the status records.
 pub struct Recorded<'a> {
-    /// Whose finalizers may go once the status is written.
+    /// Pods whose finalizers may be removed once the status is written.
     pub released: Vec<&'a Arc<Pod>>,
-    /// What the server has to confirm where the informers may lag behind the Job.
+    /// What the server must confirm if the informers may lag behind the Job.
     pub guard: Option<Guard>,
 }
 
-/// Brings the counters of `status` up to date with the Pods.
+/// Updates the counters of `status` from the Pods.
 pub fn record<'a>(
     view: &Inputs<'a>,
     tally: &Tally<'a>,
@@ -64,7 +64,7 @@ pub fn record<'a>(
             recorded.released.push(pod);
             continue;
         }
-        // The others' turn comes when those that wait have been let go.
+        // The others follow when these have been released.
         if indexes.len() + ends.succeeded.len() + ends.failed.len() >= MOST_UNCOUNTED {
             continue;
         }
@@ -93,7 +93,7 @@ pub fn record<'a>(
     recorded
 }
 
-/// The tracked Pods; in an indexed Job by index, so that completed indexes come in order.
+/// The tracked Pods; in an indexed Job by index, so that completed indexes are in order.
 fn in_order<'a>(view: &Inputs<'a>) -> Vec<&'a Arc<Pod>> {
     let mut all: Vec<&Arc<Pod>> = view.pods.iter().filter(|pod| pods::is_tracked(pod)).collect();
     if pods::is_indexed(view.job) {
@@ -102,13 +102,13 @@ fn in_order<'a>(view: &Inputs<'a>) -> Vec<&'a Arc<Pod>> {
     all
 }
 
-/// Whether nothing needs the Pod any more once its end is recorded.
+/// Whether nothing needs the Pod any more once its result is recorded.
 fn may_go(view: &Inputs<'_>, tally: &Tally<'_>, ending: Option<Ending>, pod: &Pod) -> bool {
     if meta::is_terminating(&view.job.metadata) || meta::phase(pod) == "Succeeded" {
         return true;
     }
     match ending {
-        // An active Pod is deleted first: then it is one of those that are counted.
+        // An active Pod is deleted first, and then counted.
         Some(_) => !meta::is_active(pod),
         None => {
             let held = pods::index(pod).and_then(|index| tally.held_back.get(&index));
@@ -120,16 +120,16 @@ fn may_go(view: &Inputs<'_>, tally: &Tally<'_>, ending: Option<Ending>, pod: &Po
 fn counts_as_failed(view: &Inputs<'_>, ending: Option<Ending>, pod: &Pod) -> bool {
     let failed = match ending {
         None => pods::is_failed(view.job, pod),
-        // The Job has failed, and what is left of it with it.
+        // The Job has failed, and its remaining Pods with it.
         Some(Ending::Failure) => true,
-        // What was no longer needed has not failed.
+        // Pods that were no longer needed do not count as failed.
         Some(Ending::Success) => meta::phase(pod) == "Failed",
     };
     failed && pods::takes_part(view.job, pod) && pods::verdict(view.job, pod) != Verdict::Ignore
 }
 
-/// A stale view of Pods beside a fresh one of the Job would count what is counted already. What the informers show of Pods
-/// is known to be fresh enough where it is younger than the Job's last change; else the server is asked.
+/// A stale view of Pods with a fresh one of the Job would count Pods twice. The informers' view of Pods is fresh enough if it is
+/// newer than the Job's last change; otherwise the server is asked.
 fn guard(view: &Inputs<'_>, new: &[&Arc<Pod>], free: Vec<String>) -> Option<Guard> {
     let since = view.revision();
     if view.seen >= since {
@@ -158,7 +158,7 @@ impl Ends {
         Ends { succeeded: uncounted.succeeded.unwrap_or_default(), failed: uncounted.failed.unwrap_or_default() }
     }
 
-    /// Turns those without a finalizer into counts; they are returned.
+    /// Counts those without a finalizer, and returns them.
     fn count_released(&mut self, tracked: &BTreeSet<&str>, status: &mut JobStatus) -> Vec<String> {
         let mut released = Vec::new();
         for (uids, counter) in [(&mut self.succeeded, &mut status.succeeded), (&mut self.failed, &mut status.failed)] {
@@ -178,7 +178,7 @@ impl Ends {
     }
 }
 
-/// A counter as upstream writes it: none rather than zero.
+/// A counter as upstream writes it: absent rather than zero.
 pub fn nonzero(n: i32) -> Option<i32> {
     Some(n).filter(|n| *n != 0)
 }

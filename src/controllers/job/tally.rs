@@ -1,4 +1,4 @@
-//! A Job as one reconcile sees it, and what its Pods add up to.
+//! The inputs of a Job's reconcile, and a summary of its Pods.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,17 +19,17 @@ use super::{
     policy::Verdict,
 };
 
-/// What one reconcile sees.
+/// The inputs of one reconcile.
 #[derive(Clone, Copy)]
 pub struct Inputs<'a> {
     pub job: &'a Job,
-    /// The Pods that it controls, in any state.
+    /// Its own Pods, in any state.
     pub pods: &'a [Arc<Pod>],
-    /// The revision up to which Pods are shown.
+    /// The revision of the Pod informer.
     pub seen: u64,
     pub now: Timestamp,
     pub failure: Option<&'a Failure>,
-    /// How many Pods it may make at most.
+    /// The most Pods that it may create.
     pub most: usize,
 }
 
@@ -44,7 +44,7 @@ impl<'a> Inputs<'a> {
         revision(&self.job.metadata.resource_version)
     }
 
-    /// The same of a Pod.
+    /// The revision of a Pod.
     pub fn revision_of(&self, pod: &Pod) -> u64 {
         revision(&pod.metadata.resource_version)
     }
@@ -54,7 +54,7 @@ fn revision(text: &Option<String>) -> u64 {
     text.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-/// A Job's spec with upstream's defaults read in.
+/// A Job's spec with upstream's defaults applied.
 pub struct Spec<'a>(pub &'a JobSpec);
 
 impl Spec<'_> {
@@ -72,27 +72,27 @@ impl Spec<'_> {
     }
 }
 
-/// What the Pods add up to.
+/// A summary of the Pods.
 pub struct Tally<'a> {
-    /// Neither ended nor being deleted.
+    /// Neither finished nor terminating.
     pub active: Vec<&'a Arc<Pod>>,
-    /// Being deleted and not ended.
+    /// Terminating and not finished.
     pub ending: usize,
     pub ready: usize,
-    /// With those that ended and are not counted in the status yet.
+    /// Including finished ones that are not counted in the status yet.
     pub succeeded: i32,
     pub failed: i32,
-    /// The uids that the status has as not counted yet.
+    /// The uncounted uids in the status.
     pub uncounted_succeeded: BTreeSet<&'a str>,
     pub uncounted_failed: BTreeSet<&'a str>,
-    /// The indexes that the status has as succeeded.
+    /// The succeeded indexes in the status.
     pub completed_before: Indexes,
-    /// With those that succeeded since.
+    /// Including those that have succeeded since.
     pub completed: Indexes,
-    /// Likewise those that may not be tried again, where there is a limit for each.
+    /// The indexes that may not be retried, if there is a limit per index.
     pub failed_indexes: Option<Indexes>,
-    /// For each index that waits for another Pod, its last failed one: its replacement takes over the count of failures, so
-    /// it is not let go before.
+    /// For each index that waits for another Pod, its last failed one, which is kept until then: its replacement takes over the
+    /// count of failures.
     pub held_back: BTreeMap<i32, &'a Arc<Pod>>,
 }
 
@@ -123,8 +123,8 @@ impl<'a> Tally<'a> {
         tally
     }
 
-    /// Whether the Pod was deleted as one too many, and its end means nothing. (One whose end is counted and that is deleted
-    /// afterwards looks the same.)
+    /// Whether the Pod was deleted as superfluous, so that its result does not count. (One that was counted and then deleted looks
+    /// the same.)
     pub fn was_dismissed(&self, pod: &Pod) -> bool {
         let uncounted = self.uncounted_failed.contains(pods::uid(pod));
         meta::is_terminating(&pod.metadata) && !pods::is_tracked(pod) && !uncounted
@@ -177,7 +177,7 @@ impl<'a> Tally<'a> {
     }
 }
 
-/// A count as objects carry it.
+/// A count in the type of API objects.
 pub fn number(n: usize) -> i32 {
     i32::try_from(n).unwrap_or(i32::MAX)
 }

@@ -1,4 +1,4 @@
-//! What wakes a Job: itself and its Pods; at once where there may be something to do, else a little later.
+//! What wakes a Job: itself and its Pods; at once if there may be something to do, otherwise after a delay.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,8 +10,8 @@ use super::{
 };
 use podwright_client::{Delta, Key};
 
-/// How long changes are gathered that do no more than move the counts of Pods in a status: as long as upstream waits with
-/// all. A Job of thousands of Pods would write its status, and everybody who follows Jobs read it, for each that starts.
+/// How long changes that only affect the counts in a status are batched: as long as upstream delays all. Otherwise a Job with
+/// thousands of Pods would write its status, and all watchers of Jobs would read it, for each Pod that starts.
 pub const GATHER: Duration = Duration::from_secs(1);
 
 pub fn watch(watches: &mut Watches<'_>) {
@@ -30,7 +30,7 @@ pub fn watch(watches: &mut Watches<'_>) {
         }
     });
     watches.on(&informers.pods, |world, queue, change| {
-        // An orphan may be adopted by whoever selects it.
+        // An orphan may be adopted by any Job that selects it.
         let Some(pod) = meta::orphan(change) else { return };
         for job in world.informers.jobs.list_namespace(&change.key.namespace) {
             let selector = job.spec.as_ref().and_then(|spec| spec.selector.as_ref());
@@ -41,7 +41,7 @@ pub fn watch(watches: &mut Watches<'_>) {
     });
 }
 
-/// Whether a change of a Pod may call for more than other counts: it is anything but a step of an active Pod's start.
+/// Whether a change of a Pod may require more than new counts: anything but a step in the start of an active Pod.
 pub fn is_urgent(change: &Delta<Pod>) -> bool {
     let (Some(old), Some(new)) = (&change.old, &change.new) else { return true };
     let belongs = |pod: &Arc<Pod>| {

@@ -1,4 +1,4 @@
-//! Which Pods a Job needs more, and which it does not need any more.
+//! Which Pods a Job needs, and which it no longer needs.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,16 +11,16 @@ use super::{
     tally::{Inputs, Tally},
 };
 
-/// At most so many Pods are created or deleted for one Job at a time.
+/// The most Pods created or deleted for one Job at a time.
 const BURST: usize = 500;
 
-/// What to do about Pods that have not ended. At most one of the lists has anything in it.
+/// What to do about unfinished Pods. At most one of the lists is not empty.
 #[derive(Default)]
 pub struct Needs<'a> {
     pub created: Vec<Write>,
-    /// Deleted without a trace: their ends are not counted.
+    /// To delete without counting their results.
     pub dismissed: Vec<&'a Arc<Pod>>,
-    /// Deleted, and counted as any other.
+    /// To delete, and to count like others.
     pub deleted: Vec<&'a Arc<Pod>>,
     /// When there may be more to do.
     pub wait: Option<Duration>,
@@ -31,7 +31,7 @@ impl<'a> Needs<'a> {
         self.created.is_empty() && self.dismissed.is_empty() && self.deleted.is_empty()
     }
 
-    /// Ends whatever is active.
+    /// Ends all active Pods.
     pub fn end(&mut self, tally: &Tally<'a>, ending: Ending) {
         match ending {
             Ending::Success => self.dismissed = tally.active.clone(),
@@ -39,7 +39,7 @@ impl<'a> Needs<'a> {
         }
     }
 
-    /// What a Job that goes on needs.
+    /// What an unfinished Job needs.
     pub fn of(view: &Inputs<'a>, tally: &Tally<'a>) -> Needs<'a> {
         let mut work = Needs::default();
         if view.spec().is_suspended() {
@@ -86,30 +86,30 @@ impl<'a> Needs<'a> {
     }
 }
 
-/// How many Pods are to be active.
+/// The desired number of active Pods.
 fn wanted(view: &Inputs<'_>, tally: &Tally<'_>) -> usize {
     let parallelism = view.spec().parallelism();
     let wanted = match view.spec().0.completions {
         Some(completions) => completions.saturating_sub(tally.succeeded).min(parallelism),
         None if tally.succeeded == 0 => parallelism,
-        // The queue is empty: what runs ends by itself.
+        // The work queue is empty: running Pods finish by themselves.
         None => return tally.active.len(),
     };
     usize::try_from(wanted).unwrap_or(0)
 }
 
-/// What is left of the wait after the last failures.
+/// The remaining back-off after the last failures.
 fn wait(view: &Inputs<'_>, tally: &Tally<'_>) -> Option<Duration> {
     let counts = |pod: &&Arc<Pod>| !tally.was_dismissed(pod) && pods::takes_part(view.job, pod);
     let own = || view.pods.iter().filter(counts);
     let succeeded = own().filter(|pod| meta::phase(pod) == "Succeeded");
     let failed = own().filter(|pod| pods::is_failed(view.job, pod));
-    // As long as none has succeeded, all that have failed have done so since.
+    // As long as none has succeeded, all failures count for the back-off.
     let at_least = if tally.succeeded == 0 { tally.failed } else { 0 };
     backoff::wait(succeeded, failed, at_least, view.now)
 }
 
-/// The first indexes that have neither ended nor an active Pod.
+/// The first indexes that neither have finished nor have an active Pod.
 fn pending(view: &Inputs<'_>, tally: &Tally<'_>, most: usize) -> Vec<i32> {
     let mut taken = tally.completed.union(&pods::indexes(tally.active.iter().copied()));
     if pods::replaces_failed_only(view.job) {

@@ -1,7 +1,8 @@
-//! What others serve behind the server, as discovery tells it: what of it can be followed, and what is known to be missing.
+//! The resources of extension API servers according to discovery: which can be followed, and what is unknown.
 //!
-//! Upstream's garbage collector follows whatever can be listed, watched and deleted, and its namespace controller deletes whatever
-//! can be deleted (`GetDeletableResources`, `namespaced_resources_deleter.go`), each resource in the version that is preferred.
+//! Upstream's garbage collector follows everything that can be listed, watched and deleted, and its namespace controller deletes
+//! everything that can be deleted (`GetDeletableResources`, `namespaced_resources_deleter.go`), each resource in its preferred
+//! version.
 
 use std::collections::BTreeSet;
 
@@ -9,14 +10,14 @@ use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 
 use podwright_api::{discovered::Version, kinds};
 
-/// Of all versions of groups that others serve.
+/// The remote group versions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Elsewhere {
-    /// What can be listed, watched and deleted.
+    /// Resources that can be listed, watched and deleted.
     pub followed: Vec<Followed>,
-    /// What in namespaces can be listed and deleted, but not watched, by its name in requests.
+    /// Namespaced resources that can be listed and deleted, but not watched, by their names in requests.
     pub unwatched: Vec<String>,
-    /// The versions of which nobody knows what there is now: `ext.example.com/v1`.
+    /// Versions whose discovery failed: `ext.example.com/v1`.
     pub failing: Vec<String>,
     /// What in namespaces is followed, and not known as it is: there is more of it than is kept.
     pub full: Vec<String>,
@@ -32,7 +33,7 @@ pub struct Followed {
     pub namespaced: bool,
 }
 
-/// Whether somebody else serves what an APIService registers.
+/// Whether an APIService registers an extension API server.
 pub fn is_remote(service: &APIService) -> bool {
     service.spec.as_ref().is_some_and(|spec| spec.service.is_some())
 }
@@ -44,8 +45,8 @@ pub fn served(service: &APIService) -> (&str, &str) {
     (group.unwrap_or_default(), version.unwrap_or_default())
 }
 
-/// What there is of these versions: `remote` are those that others serve. What this server stores is its own, whoever else says that
-/// he serves it.
+/// Evaluates these versions: `remote` are those of extension API servers. Resources stored by this server are never remote,
+/// whatever is registered.
 pub fn sorted(versions: &[Version], remote: &[(String, String)]) -> Elsewhere {
     let mut found = Elsewhere::default();
     let mut seen = BTreeSet::new();
@@ -59,7 +60,7 @@ pub fn sorted(versions: &[Version], remote: &[(String, String)]) -> Elsewhere {
             found.failing.push(version.api_version());
         }
         for resource in version.resources.iter().filter(|resource| resource.has(&["delete", "list"])) {
-            // The first version that has it is the preferred one.
+            // The first version with a resource is the preferred one.
             if resource.kind.is_empty() || !seen.insert((version.group.clone(), resource.plural.clone())) {
                 continue;
             }
@@ -84,7 +85,7 @@ pub fn sorted(versions: &[Version], remote: &[(String, String)]) -> Elsewhere {
 }
 
 impl Elsewhere {
-    /// What in namespaces can be deleted.
+    /// Namespaced resources that can be deleted.
     pub fn namespaced(&self) -> impl Iterator<Item = &String> {
         let followed = self.followed.iter().filter(|it| it.namespaced).map(|it| &it.resource);
         followed.chain(&self.unwatched)

@@ -1,7 +1,7 @@
-//! Claims: each is bound to the volume that it names, that waits for it, or that suits it best.
+//! Claims: each is bound to the volume that it names, that is reserved for it, or that fits best.
 //!
-//! Upstream: `syncClaim` in `pkg/controller/volume/persistentvolume/pv_controller.go`. Volumes are made by provisioners, of
-//! which [`super::local`] is built in and others run as Pods; they find in a claim's annotations which of them is asked.
+//! Upstream: `syncClaim` in `pkg/controller/volume/persistentvolume/pv_controller.go`. Provisioners create volumes:
+//! [`super::local`] is built in and others run as Pods; an annotation on the claim names the responsible one.
 
 use std::sync::Arc;
 
@@ -57,7 +57,7 @@ pub const ROW: Row = Row {
     },
 };
 
-/// The volumes that may be a claim's: the one that it names, or else those that refer to it and the free ones of its class.
+/// The candidate volumes of a claim: the one that it names, or else those that refer to it and the free ones of its class.
 fn candidates(informers: &Informers, key: &Key, claim: &PersistentVolumeClaim) -> Vec<Arc<PersistentVolume>> {
     let volumes = &informers.persistent_volumes;
     if let Some(name) = volume_name(claim) {
@@ -72,7 +72,7 @@ fn is_default(class: &StorageClass) -> bool {
     meta::annotation(&class.metadata, IS_DEFAULT) == Some("true")
 }
 
-/// What a claim needs; `volumes` are those that may be its own.
+/// Plans a claim; `volumes` are its candidates.
 pub fn plan(
     claim: &PersistentVolumeClaim,
     volumes: &[Arc<PersistentVolume>],
@@ -114,7 +114,7 @@ fn bound(claim: &PersistentVolumeClaim, volume: Option<&PersistentVolume>, now: 
     }
 }
 
-/// A claim for a volume that a user has chosen, or whose binding was not completed.
+/// A claim for a volume that a user has chosen, or whose binding was interrupted.
 fn named(claim: &PersistentVolumeClaim, volume: Option<&PersistentVolume>, now: Timestamp) -> Plan {
     let Some(volume) = volume else { return pending(claim, None) };
     let name = meta::name(&volume.metadata);
@@ -134,7 +134,7 @@ fn named(claim: &PersistentVolumeClaim, volume: Option<&PersistentVolume>, now: 
     }
 }
 
-/// A claim that takes what there is.
+/// A claim without a given volume.
 fn unbound(
     claim: &PersistentVolumeClaim,
     volumes: &[Arc<PersistentVolume>],
@@ -188,7 +188,7 @@ fn unbound(
     }
 }
 
-/// A claim from before there was a default class is of that class now; one that wants none says "".
+/// A claim from before there was a default class gets that class now; one that wants none has "".
 fn adopted(claim: &PersistentVolumeClaim, classes: &[Arc<StorageClass>]) -> Option<Plan> {
     if claim.spec.as_ref()?.storage_class_name.is_some() || meta::annotation(&claim.metadata, CLASS).is_some() {
         return None;
@@ -204,8 +204,8 @@ fn adopted(claim: &PersistentVolumeClaim, classes: &[Arc<StorageClass>]) -> Opti
     Some(plan)
 }
 
-/// The volume that a claim gets: one that waits for it, or the one with the fewest other access modes and then the smallest
-/// of those that are free. With `delayed` a free one is not chosen: the scheduler knows better where it has to be.
+/// The volume for a claim: one reserved for it, or the free one with the fewest other access modes and then the smallest size. With
+/// `delayed` no free one is chosen: the scheduler decides on topology.
 pub fn best<'a>(
     claim: &PersistentVolumeClaim,
     volumes: &'a [Arc<PersistentVolume>],
@@ -240,7 +240,7 @@ fn lost(claim: &PersistentVolumeClaim, reason: &'static str, message: &str) -> P
     plan
 }
 
-/// The volume refers to the claim; when that is written nobody else gets it. Then the claim names the volume.
+/// First the volume refers to the claim, which makes it exclusive. Then the claim names the volume.
 fn bind(claim: &PersistentVolumeClaim, old: &PersistentVolume, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     plan.then(Write::change(old, &taken(old, reference(claim))).into_iter().collect());
@@ -259,7 +259,7 @@ fn bind(claim: &PersistentVolumeClaim, old: &PersistentVolume, now: Timestamp) -
     let status = told.status.get_or_insert_default();
     status.phase = Some("Bound".into());
     status.access_modes = old.spec.as_ref().and_then(|spec| spec.access_modes.clone());
-    // What the volume has now; later it changes with the claim's own size.
+    // The volume's current capacity; later it follows the claim's own resize.
     if claim_phase(claim) != "Bound" {
         status.capacity = old.spec.as_ref().and_then(|spec| spec.capacity.clone());
     }

@@ -1,4 +1,4 @@
-//! Ephemeral volumes: each gets a claim of the Pod's own, which goes with the Pod.
+//! Ephemeral volumes: each gets a claim owned by its Pod, which is deleted with the Pod.
 //!
 //! Upstream: `pkg/controller/volume/ephemeral`.
 
@@ -30,7 +30,7 @@ pub const ROW: Row = Row {
             }
         });
         watches.on(&informers.persistent_volume_claims, |world, queue, change| {
-            // Only the loss of a claim calls for anything: also of one that only stood in the way.
+            // Only the deletion of a claim matters: also of an unrelated one with the name.
             if change.new.is_none() {
                 let users = world.informers.pods.indexed(Informers::BY_CLAIM, &change.key.to_string());
                 users.iter().filter(|pod| has_ephemeral(pod)).for_each(|pod| queue.add(Key::of(&**pod)));
@@ -48,7 +48,7 @@ fn has_ephemeral(pod: &Pod) -> bool {
     pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()).any(|volume| volume.ephemeral.is_some())
 }
 
-/// What a Pod needs; `claim` looks up those of its namespace by name.
+/// Plans a Pod; `claim` looks up claims of its namespace by name.
 pub fn plan(pod: &Pod, claim: impl Fn(&str) -> Option<Arc<PersistentVolumeClaim>>) -> Plan {
     let mut plan = Plan::default();
     if meta::is_terminating(&pod.metadata) {

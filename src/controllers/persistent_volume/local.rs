@@ -1,15 +1,15 @@
-//! The built-in provisioner, `podwright.dev/local`: makes the volumes of its classes' claims, each a folder of the node that the
-//! scheduler has chosen, lets them grow, and deletes those that are released.
+//! The built-in provisioner, `podwright.dev/local`: creates volumes for its classes' claims, each a directory on the node that the
+//! scheduler selected, expands them, and deletes released ones.
 //!
 //! ```text
 //!   claim, selected-node --CLAIMS--> PersistentVolume pvc-<uid of the claim>, with a finalizer
-//!   ... its node makes the folder when the first Pod is there (node::volumes::local)
+//!   ... its node creates the directory when the first Pod arrives (node::volumes::local)
 //!   claim gone: Released --VOLUMES--> deleted, if that is its policy
-//!   ... its node removes the folder, then the finalizer; a node that is away does so when it is back
+//!   ... its node removes the directory, then the finalizer; an absent node does so when it returns
 //! ```
 //!
-//! No more of a claim reaches a path than its uid, which the server has made. What is half done by a controller that ends is
-//! found by the next: a volume that no claim is bound to yet waits for its claim, and is released where that is gone.
+//! Only the uid of a claim, which the server generated, becomes part of a path. Interrupted work is resumed after a restart: a
+//! volume without a bound claim waits for its claim, and is released if that is gone.
 //!
 //! Upstream: `sig-storage-lib-external-provisioner`, whose annotations, names and events these are; and `external-resizer`.
 
@@ -57,7 +57,7 @@ pub const CLAIMS: Row = Row {
         }
         let waits = informers.persistent_volumes.indexed(Informers::BY_CLAIM, &key.to_string());
         if waits.iter().any(|volume| refers_to(volume, &claim)) {
-            // The binder's turn.
+            // It is the binder's turn.
             return Plan::default();
         }
         let class = informers.storage_classes.get(&Key::new("", claim_class(&claim)));
@@ -83,7 +83,7 @@ pub const VOLUMES: Row = Row {
     },
 };
 
-/// What a claim that has no volume needs; `node` is the one that it names.
+/// Plans a claim without a volume; `node` is the selected one.
 pub fn provision(claim: &PersistentVolumeClaim, class: &StorageClass, node: Option<&Node>) -> Plan {
     let mut plan = Plan::default();
     let is_asked = ASKED.iter().any(|name| meta::annotation(&claim.metadata, name) == Some(PROVISIONER));
@@ -110,7 +110,7 @@ pub fn provision(claim: &PersistentVolumeClaim, class: &StorageClass, node: Opti
             Some(_) => format!("node \"{selected}\" keeps no volumes"),
         };
         plan.notes.push(failed(&why));
-        // As upstream's provisioners do: the scheduler looks for another one.
+        // As upstream's provisioners do: the scheduler selects another one.
         let mut again = claim.clone();
         again.metadata.annotations.get_or_insert_default().remove(SELECTED_NODE);
         plan.then(Write::change(claim, &again).into_iter().collect());
@@ -133,7 +133,7 @@ pub fn provision(claim: &PersistentVolumeClaim, class: &StorageClass, node: Opti
     plan
 }
 
-/// What of a claim, or of its class, cannot be given by a folder of a node; upstream's words where it has some.
+/// What a directory on a node cannot provide of a claim or its class; in upstream's words where it has any.
 fn refusal(claim: &PersistentVolumeClaim, class: &StorageClass, selected: Option<&str>) -> Option<String> {
     let spec = claim.spec.clone().unwrap_or_default();
     let class_name = meta::name(&class.metadata);
@@ -172,7 +172,7 @@ fn refusal(claim: &PersistentVolumeClaim, class: &StorageClass, selected: Option
     None
 }
 
-/// The volume of a claim. None: it cannot be said in an object, which no claim that the server has taken comes to.
+/// The volume for a claim. `None`: it cannot be represented as an object, which cannot happen with an accepted claim.
 fn made(
     claim: &PersistentVolumeClaim,
     class: &StorageClass,
@@ -205,8 +205,8 @@ fn made(
     .ok()
 }
 
-/// What a claim needs whose volume this is: that it has the size that is asked for, and the claim says so. (Whether it may
-/// grow was asked when it was written. The limit on the node follows the volume.)
+/// Plans the growth of a claim with this volume: the volume gets the requested size, and the claim reports it. (Whether it may grow
+/// was checked on write. The limit on the node follows the volume.)
 pub fn growth(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Plan {
     let mut plan = Plan::default();
     let is_its = claim_ref(volume).and_then(uid) == claim.metadata.uid.as_deref();
@@ -232,7 +232,7 @@ pub fn growth(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Plan 
     plan
 }
 
-/// What a volume needs that is, or will be, deleted. `exists`: whether there is a Node of a name.
+/// Plans a volume that is, or will be, deleted. `exists`: whether there is a Node with a name.
 pub fn deletion(found: &PersistentVolume, exists: impl Fn(&str) -> bool) -> Plan {
     let mut plan = Plan::default();
     let finalizers = found.metadata.finalizers.as_deref().unwrap_or_default();
@@ -265,7 +265,7 @@ pub fn deletion(found: &PersistentVolume, exists: impl Fn(&str) -> bool) -> Plan
         }
         false if volume_phase(found) == "Released" && is_deleted_with_data => {
             let mut write = Write::delete(found);
-            // Whoever has changed its policy meanwhile is heard.
+            // A concurrent change of its policy must not be missed.
             if let Some(exactly) = &mut write.request.options.preconditions {
                 exactly.resource_version = found.metadata.resource_version.clone();
             }

@@ -1,9 +1,8 @@
-//! PersistentVolumes and the claims on them: each claim gets the volume that suits it best, and each volume one claim.
+//! PersistentVolumes and PersistentVolumeClaims: each claim gets the best fitting volume, and each volume a single claim.
 //!
-//! Upstream: `pkg/controller/volume/{persistentvolume,ephemeral}`. The reference of a volume to its claim is what counts:
-//! whoever got it written has the volume. [`claim`] binds, [`volume`] tells how volumes are and what becomes of those that are
-//! released, [`local`] provisions folders of nodes, [`ephemeral`] makes the claims of Pods' own volumes, [`protection`] keeps
-//! what is in use.
+//! Upstream: `pkg/controller/volume/{persistentvolume,ephemeral}`. A volume's reference to its claim is authoritative: the claim
+//! that is written there has the volume. [`claim`] binds, [`volume`] sets the phase of volumes and handles released ones, [`local`]
+//! provisions directories on nodes, [`ephemeral`] creates the claims of ephemeral volumes, [`protection`] keeps what is in use.
 
 pub mod claim;
 pub mod ephemeral;

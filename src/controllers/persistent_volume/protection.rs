@@ -1,7 +1,7 @@
-//! Protection: a claim stays as long as a Pod uses it, and a volume as long as it is bound, whoever has deleted them.
+//! Protection: deleted claims stay as long as a Pod uses them, and deleted volumes as long as they are bound.
 //!
-//! Upstream: `pkg/controller/volume/{pvcprotection,pvprotection}`. The finalizers are given by admission; here those get
-//! them that came before it.
+//! Upstream: `pkg/controller/volume/{pvcprotection,pvprotection}`. Admission adds the finalizers; objects from before that get them
+//! here.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub const CLAIMS: Row = Row {
         let informers = &watches.world.informers.clone();
         watches.own(&informers.persistent_volume_claims);
         watches.on(&informers.pods, |world, queue, change| {
-            // Only who goes frees anything; one of the same name that comes instead is another one.
+            // Only a deletion frees anything; a new object of the same name is a different one.
             let gone = change.old.as_ref().filter(|old| {
                 let now = change.new.as_ref().filter(|new| new.metadata.uid == old.metadata.uid);
                 now.is_none_or(|now| is_shut_down(now) && !is_shut_down(old))
@@ -62,13 +62,13 @@ pub const VOLUMES: Row = Row {
     },
 };
 
-/// Whether its node is done with a Pod, or it was deleted by force: it only waits for finalizers.
+/// Whether its node is done with a Pod, or it was force-deleted: only finalizers keep it.
 fn is_shut_down(pod: &Pod) -> bool {
     meta::is_terminating(&pod.metadata) && pod.metadata.deletion_grace_period_seconds == Some(0)
 }
 
-/// Whether a Pod needs a claim. No node starts a Pod whose claim is being deleted: one that has no node yet uses nothing. A
-/// Pod that is deleted in the foreground waits for the claims of its ephemeral volumes: once shut down, it uses them no more.
+/// Whether a Pod needs a claim. No node starts a Pod whose claim is terminating, so an unscheduled one uses nothing. A Pod in
+/// foreground deletion waits for the claims of its ephemeral volumes: once shut down, it no longer uses them.
 pub fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
     let means = |name: &str| name == meta::name(&claim.metadata);
     meta::node_name(pod).is_some()
@@ -77,8 +77,8 @@ pub fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
             .any(|used| means(&used.name) && (!used.ephemeral || (!is_shut_down(pod) && is_own(pod, claim).is_ok())))
 }
 
-/// What a claim needs; `pods` are those that name it, if it is being deleted. It goes only if the server does not know of
-/// a Pod either that the informers have not shown yet.
+/// Plans a claim; `pods` are those that name it, if it is terminating. It is released only if the server does not know of further
+/// Pods that the informers do not show yet.
 pub fn claim_plan(claim: &PersistentVolumeClaim, pods: &[Arc<Pod>]) -> Plan {
     let guard = || Guard::Unused { claim: Box::new(claim.clone()) };
     let write = protect(claim, CLAIM, pods.iter().any(|pod| uses(pod, claim)));
@@ -91,7 +91,7 @@ pub fn volume_plan(volume: &PersistentVolume) -> Plan {
     Plan { work: protect(volume, VOLUME, volume_phase(volume) == "Bound").into(), ..Plan::default() }
 }
 
-/// Gives the finalizer to what is not being deleted, and takes it from what is and is not used.
+/// Adds the finalizer to an object that is not terminating, and removes it from a terminating one that is unused.
 fn protect<K: Typed>(object: &K, finalizer: &str, used: bool) -> Option<Write> {
     let mut new = object.clone();
     let going = meta::is_terminating(object.metadata());

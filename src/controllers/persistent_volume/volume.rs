@@ -1,7 +1,7 @@
-//! Volumes: available, bound, released when their claim is gone, and what becomes of them then.
+//! Volumes: available, bound, released when their claim is gone, and reclaimed then.
 //!
-//! Upstream: `syncVolume` in `pkg/controller/volume/persistentvolume/pv_controller.go`. Nothing here deletes data: that is
-//! for the provisioner that has made the volume.
+//! Upstream: `syncVolume` in `pkg/controller/volume/persistentvolume/pv_controller.go`. Nothing here deletes data: that is up to
+//! the volume's provisioner.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
@@ -40,7 +40,7 @@ pub const ROW: Row = Row {
     },
 };
 
-/// What a volume needs; `claim` is what is found under the name that it refers to.
+/// Plans a volume; `claim` is the object with the name that it refers to.
 pub fn plan(volume: &PersistentVolume, claim: Option<&PersistentVolumeClaim>, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     let Some(to) = claim_ref(volume) else {
@@ -48,7 +48,7 @@ pub fn plan(volume: &PersistentVolume, claim: Option<&PersistentVolumeClaim>, no
         return plan;
     };
     let Some(wanted) = uid(to) else {
-        // Reserved for a claim that has not come yet.
+        // Reserved for a claim that does not exist yet.
         plan.then(phase(volume, "Available", None, now).into_iter().collect());
         return plan;
     };
@@ -65,10 +65,10 @@ pub fn plan(volume: &PersistentVolume, claim: Option<&PersistentVolumeClaim>, no
         Some(name) if name == meta::name(&volume.metadata) => {
             plan.then(phase(volume, "Bound", None, now).into_iter().collect());
         }
-        // The claim is about to be completed.
+        // Binding the claim is in progress.
         None => {}
         Some(_) if meta::annotation(&volume.metadata, PROVISIONED_BY).is_some() && policy(volume) == "Delete" => {
-            // Made for a claim that found another one meanwhile.
+            // Provisioned for a claim that was bound to another one meanwhile.
             plan.then(phase(volume, "Released", None, now).into_iter().collect());
         }
         Some(_) => plan.then(free(volume).into_iter().collect()),
@@ -81,7 +81,7 @@ pub(super) fn policy(volume: &PersistentVolume) -> &str {
     policy.unwrap_or("Retain")
 }
 
-/// The claim has another volume: a reference of ours goes, of a user's the uid alone.
+/// The claim has another volume: a reference set by the binder is removed, a user's only loses its uid.
 fn free(volume: &PersistentVolume) -> Option<Write> {
     let mut new = volume.clone();
     let spec = new.spec.get_or_insert_default();
@@ -122,10 +122,10 @@ fn released(volume: &PersistentVolume, absent: &Guard, now: Timestamp, plan: &mu
     plan.then(write.into_iter().map(|write| write.guarded(absent.clone())).collect());
 }
 
-/// Why a volume that no provisioner has made stays, though its policy is Delete.
+/// Why a volume without a provisioner stays, though its policy is Delete.
 fn undeletable(volume: &PersistentVolume) -> String {
     match volume.spec.as_ref().and_then(|spec| spec.host_path.as_ref()) {
-        // Upstream has these deleted on the machine of its controllers. Which node's folder is meant, nobody knows.
+        // Upstream deletes these on the controller's machine. It is unknown which node's directory this is.
         Some(host) if host.path.starts_with("/tmp/") && host.path.len() > "/tmp/".len() => {
             format!(
                 "host_path deleter cannot delete {} on the nodes: remove it there, then delete the volume",
@@ -140,7 +140,7 @@ fn undeletable(volume: &PersistentVolume) -> String {
     }
 }
 
-/// Sets a volume's phase, and why it is so.
+/// Sets a volume's phase with a reason.
 pub(super) fn phase(
     volume: &PersistentVolume,
     phase: &str,

@@ -1,4 +1,4 @@
-//! Rounds of Pods that end soon, on a paused clock.
+//! Rounds of short-lived Pods, with a paused clock.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(seconds).expect("a time")
 }
 
-/// A maker `u` in `ns`, changed so many times.
+/// The owner `u` in `ns`, of this generation.
 fn maker(kind: &str, generation: i64) -> Maker {
     let object = json!({"metadata": {"name": "x", "namespace": "ns", "uid": "u", "generation": generation}});
     let mut maker = Maker::of(&serde_json::from_value::<ReplicaSet>(object).expect("a ReplicaSet"));
@@ -20,7 +20,7 @@ fn maker(kind: &str, generation: i64) -> Maker {
     maker
 }
 
-/// A Pod that was made at 0 and says that it is controlled by `u`.
+/// A Pod created at 0 with `u` as its controller.
 fn pod(namespace: &str, kind: &str, name: &str, status: Value) -> Arc<Pod> {
     let owner = json!([{"apiVersion": "v1", "kind": kind, "name": "x", "uid": "u", "controller": true}]);
     let meta = json!({"name": name, "namespace": namespace, "uid": name, "ownerReferences": owner,
@@ -28,14 +28,14 @@ fn pod(namespace: &str, kind: &str, name: &str, status: Value) -> Arc<Pod> {
     Arc::new(serde_json::from_value(json!({"metadata": meta, "status": status})).expect("a Pod"))
 }
 
-/// The maker makes a Pod of this name.
+/// The owner creates a Pod of this name.
 fn make(lives: &ShortLives, maker: &Maker, name: &str) {
     lives.make(maker);
     let kind = maker.about.kind.as_deref().expect("a kind");
     lives.made(&pod("ns", kind, name, json!({})).metadata);
 }
 
-/// A Pod gets this status at that time.
+/// A Pod gets this status at this time.
 fn ends(lives: &ShortLives, namespace: &str, kind: &str, name: &str, status: &Value, seconds: i64) {
     let pod = |status| Some(pod(namespace, kind, name, status));
     let key = Key::new(namespace, name);
@@ -47,7 +47,7 @@ fn fails(lives: &ShortLives, name: &str) {
     ends(lives, "ns", "ReplicaSet", name, &json!({"phase": "Failed"}), 1);
 }
 
-/// One Pod is made and fails, so many times in a row.
+/// One Pod is created and fails, this many times in a row.
 async fn rounds(lives: &ShortLives, maker: &Maker, count: usize) {
     for n in 0..count {
         make(lives, maker, &format!("p{n}"));
@@ -108,7 +108,7 @@ async fn what_counts_has_failed_soon_or_has_never_run() {
     }
 }
 
-/// Whoever may create Pods can write whose they are, and any node or person can have them fail.
+/// Any user who may create Pods chooses their owner references, and nodes and users can make them fail.
 #[tokio::test(start_paused = true)]
 async fn what_a_maker_has_not_made_itself_counts_for_nobody() {
     let (lives, maker) = (ShortLives::default(), maker("ReplicaSet", 1));

@@ -1,6 +1,6 @@
-//! The PersistentVolumeClaims of a StatefulSet's Pods: made before them, kept or deleted as the retention policy says.
+//! The PersistentVolumeClaims of a StatefulSet's Pods: created before them, kept or deleted by the retention policy.
 //!
-//! The policy works through owner references alone: what is owned goes with its owner.
+//! The policy is implemented with owner references only: claims are deleted with their owner.
 
 use std::sync::Arc;
 
@@ -24,19 +24,19 @@ pub fn name(set: &StatefulSet, template: &PersistentVolumeClaim, ordinal: i32) -
     format!("{}-{}", meta::name(&template.metadata), identity::name(set, ordinal))
 }
 
-/// Whether a claim of this name could be one of the StatefulSet's.
+/// Whether a claim of this name could belong to the StatefulSet.
 pub fn may_be_of(set: &StatefulSet, claim: &str) -> bool {
     let Some((of_pods, _ordinal)) = claim.rsplit_once('-') else { return false };
     let template = of_pods.strip_suffix(meta::name(&set.metadata)).and_then(|rest| rest.strip_suffix('-'));
     template.is_some_and(|name| templates(set).any(|template| meta::name(&template.metadata) == name))
 }
 
-/// The claims of an ordinal that exist.
+/// The existing claims of an ordinal.
 fn existing(scene: &Inputs<'_>, ordinal: i32) -> impl Iterator<Item = Arc<PersistentVolumeClaim>> {
     templates(scene.set).filter_map(move |template| (scene.claim)(&name(scene.set, template, ordinal)))
 }
 
-/// Whether a claim of an ordinal without a Pod is about to go, with a Pod of the same name that has gone.
+/// Whether a claim of an ordinal without a Pod is about to be deleted with an earlier Pod of that name.
 pub fn is_stale(scene: &Inputs<'_>, ordinal: i32) -> bool {
     let pod = identity::name(scene.set, ordinal);
     let of_pod = |owner: &OwnerReference| is_of::<Pod>(owner, &pod);
@@ -46,8 +46,8 @@ pub fn is_stale(scene: &Inputs<'_>, ordinal: i32) -> bool {
     })
 }
 
-/// Why an ordinal without a Pod gets none, if it waits for a claim that somebody has deleted. One that goes because the set
-/// was scaled down is no news.
+/// Why an ordinal without a Pod gets none, if it waits for a claim that somebody has deleted. A deletion due to scaling down is not
+/// reported.
 pub fn deleted(scene: &Inputs<'_>, ordinal: i32) -> Option<Note> {
     if Policy::of(scene.set).when_scaled {
         return None;
@@ -59,7 +59,7 @@ pub fn deleted(scene: &Inputs<'_>, ordinal: i32) -> Option<Note> {
     Some(Note::warning(reference(scene.set), "FailedCreate", message))
 }
 
-/// Creates the claims that an ordinal lacks, one after the other: a set has room for many, each with all labels of its selector.
+/// Creates the missing claims of an ordinal, lazily: a set may have many, each with all labels of its selector.
 pub fn missing(scene: &Inputs<'_>, ordinal: i32) -> impl Iterator<Item = Write> {
     let set = scene.set;
     let selected = set.spec.as_ref().and_then(|spec| spec.selector.match_labels.clone()).unwrap_or_default();
@@ -97,13 +97,13 @@ impl Policy {
         Policy { when_deleted: deletes(policy.when_deleted), when_scaled: deletes(policy.when_scaled) }
     }
 
-    /// Whether no claim is ever deleted.
+    /// Whether claims are never deleted.
     fn keeps(&self) -> bool {
         !self.when_deleted && !self.when_scaled
     }
 }
 
-/// Gives a Pod's claims the owners that the policy wants; `stays` tells whether its ordinal is one that there shall be.
+/// Gives a Pod's claims the owners that the policy requires; `stays` tells whether its ordinal is a desired one.
 pub fn settle(scene: &Inputs<'_>, ordinal: i32, pod: &Pod, stays: bool) -> Vec<Write> {
     let settled = |claim: Arc<PersistentVolumeClaim>| {
         let owners = owners(scene.set, &claim, pod, stays)?;
@@ -114,7 +114,7 @@ pub fn settle(scene: &Inputs<'_>, ordinal: i32, pod: &Pod, stays: bool) -> Vec<W
     existing(scene, ordinal).filter_map(settled).collect()
 }
 
-/// Tells of the claims of an ordinal that the policy does not hold for.
+/// Events about claims of an ordinal that the policy cannot be applied to.
 pub fn conflicts(scene: &Inputs<'_>, ordinal: i32) -> Vec<Note> {
     let pod = identity::name(scene.set, ordinal);
     existing(scene, ordinal).filter_map(|claim| conflict(scene.set, &claim, &pod)).collect()
@@ -134,13 +134,13 @@ fn conflict(set: &StatefulSet, claim: &PersistentVolumeClaim, pod: &str) -> Opti
     Some(Note::warning(reference(set), "ConflictingController", message))
 }
 
-/// Whether it is another controller than the StatefulSet or a Pod of that name, whichever they are.
+/// Whether it is a controller other than the StatefulSet or a Pod of that name, with any uid.
 fn is_foreign(owner: &OwnerReference, set: &StatefulSet, pod: &str) -> bool {
     let own = is_of::<StatefulSet>(owner, meta::name(&set.metadata)) || is_of::<Pod>(owner, pod);
     owner.controller == Some(true) && !own
 }
 
-/// The owners that a claim shall have, if they are others than it has.
+/// The owners that a claim should have, if they differ.
 pub fn owners(set: &StatefulSet, claim: &PersistentVolumeClaim, pod: &Pod, stays: bool) -> Option<Vec<OwnerReference>> {
     let policy = Policy::of(set);
     let old = claim.metadata.owner_references.clone().unwrap_or_default();
@@ -151,7 +151,7 @@ pub fn owners(set: &StatefulSet, claim: &PersistentVolumeClaim, pod: &Pod, stays
             || (of_pod(owner) && Some(&owner.uid) != pod.metadata.uid.as_ref())
     };
     if old.iter().any(stale) {
-        // It is a namesake's that has gone, and so the garbage collector's.
+        // It belongs to a deleted object of the same name, and so to the garbage collector.
         return None;
     }
     let mut new: Vec<OwnerReference> = old.iter().filter(|owner| !of_set(owner) && !of_pod(owner)).cloned().collect();
@@ -166,7 +166,7 @@ pub fn owners(set: &StatefulSet, claim: &PersistentVolumeClaim, pod: &Pod, stays
     (new != old).then_some(new)
 }
 
-/// Whether a reference is to a `K` of this name, whichever it is.
+/// Whether a reference names a `K` of this name, with any uid.
 fn is_of<K: Typed>(owner: &OwnerReference, name: &str) -> bool {
     owner.api_version == K::API_VERSION && owner.kind == K::KIND && owner.name == name
 }

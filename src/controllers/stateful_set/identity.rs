@@ -1,4 +1,4 @@
-//! What makes a StatefulSet's Pod this one and no other: its name, and the labels that say it.
+//! The identity of a StatefulSet's Pods: the name, and the labels derived from it.
 
 use k8s_openapi::api::{apps::v1::StatefulSet, core::v1::Pod};
 
@@ -12,14 +12,14 @@ pub fn name(set: &StatefulSet, ordinal: i32) -> String {
     format!("{}-{ordinal}", meta::name(&set.metadata))
 }
 
-/// The ordinal in a Pod's name, if it is a name that the StatefulSet gives.
+/// The ordinal in a Pod's name, if the StatefulSet uses such a name.
 pub fn ordinal(set: &StatefulSet, pod: &Pod) -> Option<i32> {
     let digits = meta::name(&pod.metadata).strip_prefix(meta::name(&set.metadata))?.strip_prefix('-')?;
     let ordinal: i32 = digits.parse().ok()?;
     (ordinal >= 0 && ordinal.to_string() == digits).then_some(ordinal)
 }
 
-/// The name of the revision that a Pod is of.
+/// The name of a Pod's revision.
 pub fn revision(pod: &Pod) -> Option<&str> {
     pod.metadata.labels.as_ref()?.get(history::REVISION).map(String::as_str)
 }

@@ -1,8 +1,7 @@
 //! StatefulSets: Pods that keep their names, their volumes and their order.
 //!
-//! Upstream: `pkg/controller/statefulset`. [`plan`] reads as upstream's `updateStatefulSet`; [`identity`] says what Pods
-//! are called, [`claims`] what happens to their volumes, [`pods`] how they are made of both, [`status`] what is told about it
-//! all.
+//! Upstream: `pkg/controller/statefulset`. [`plan`] corresponds to upstream's `updateStatefulSet`; [`identity`] names Pods,
+//! [`claims`] manages their volumes, [`pods`] builds them from both, [`status`] computes the status.
 
 pub mod claims;
 pub mod identity;
@@ -35,9 +34,9 @@ use super::{
 use podwright_api::int_or_string::{Round, scaled};
 use podwright_client::{Key, reference};
 
-/// The label of a revision that holds its hash.
+/// The revision's label with its hash.
 const HASH: &str = "controller.kubernetes.io/hash";
-/// At most so many Pods are created for one StatefulSet at a time.
+/// The most Pods created for one StatefulSet at a time.
 const BURST: usize = 500;
 
 pub const ROW: Row = Row {
@@ -50,7 +49,7 @@ pub const ROW: Row = Row {
         watches.pods_of("StatefulSet");
         watches.owner(&informers.controller_revisions, "StatefulSet");
         watches.on(&informers.pods, |world, queue, change| {
-            // An orphan may be adopted, and stands in the way of its name as long as it is not.
+            // An orphan may be adopted, and blocks its name until then.
             let Some(pod) = change.new.as_ref().or(change.old.as_ref()) else { return };
             if meta::controller(&pod.metadata).is_some() {
                 return;
@@ -95,16 +94,16 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     })
 }
 
-/// What a StatefulSet's plan depends on.
+/// The inputs of a StatefulSet's plan.
 pub struct Inputs<'a> {
     pub set: &'a StatefulSet,
-    /// The ControllerRevisions that are its own.
+    /// Its own ControllerRevisions.
     pub revisions: &'a [Arc<ControllerRevision>],
-    /// Whether a ControllerRevision of this name exists, whosever it is.
+    /// Whether a ControllerRevision of this name exists, of any owner.
     pub taken: &'a dyn Fn(&str) -> bool,
-    /// The Pods that are its own, those too that have ended or are being deleted.
+    /// Its own Pods, including finished and terminating ones.
     pub pods: &'a [Arc<Pod>],
-    /// The claim of this name, whosever it is.
+    /// The claim of this name, of any owner.
     pub claim: &'a dyn Fn(&str) -> Option<Arc<PersistentVolumeClaim>>,
     pub now: Timestamp,
 }
@@ -121,42 +120,42 @@ impl Revision {
     }
 }
 
-/// A StatefulSet's Pods, sorted out.
+/// A StatefulSet's Pods, grouped.
 pub struct Roll<'a> {
     pub scene: &'a Inputs<'a>,
     pub current: Revision,
     pub update: Revision,
-    /// The ordinals that there shall be, and the Pods that there are of them.
+    /// The desired ordinals, and their existing Pods.
     pub ordinals: Range<i32>,
     pub replicas: BTreeMap<i32, &'a Arc<Pod>>,
-    /// The Pods that there shall not be; the highest ordinal first.
+    /// The surplus Pods; the highest ordinal first.
     pub condemned: Vec<(i32, &'a Arc<Pod>)>,
 }
 
-/// What is to be done.
+/// The actions to take.
 #[derive(Default)]
 struct Steps {
-    /// What Pods that stay need, with their claims; one entry an ordinal.
+    /// What Pods that stay need, with their claims; one entry per ordinal.
     tended: Vec<Work>,
-    /// The Pods to be made, each after its claims.
+    /// The Pods to create, each after its claims.
     created: Vec<Work>,
-    /// The Pods to be deleted, each after its claims know what becomes of them.
+    /// The Pods to delete, each after its claims have their owners.
     deleted: Vec<Work>,
     /// Their names.
     going: BTreeSet<String>,
-    /// Why others are not made.
+    /// Why others are not created.
     notes: Vec<Note>,
-    /// How many bytes all that is created has.
+    /// The size of everything that is created.
     bytes: usize,
 }
 
 impl Steps {
-    /// Whether no more is created for now.
+    /// Whether nothing more is created for now.
     fn is_full(&self) -> bool {
         self.created.len() >= BURST || self.bytes >= BURST_BYTES
     }
 
-    /// Creates the claims that an ordinal lacks, as far as there is room; whether these are all.
+    /// Creates the missing claims of an ordinal, as far as there is room; also returns whether these are all.
     fn claim(&mut self, scene: &Inputs<'_>, ordinal: i32) -> (Vec<Write>, bool) {
         let mut writes = Vec::new();
         for write in claims::missing(scene, ordinal) {
@@ -169,7 +168,7 @@ impl Steps {
         (writes, true)
     }
 
-    /// Deletes a Pod that is not going yet when `first` has been done.
+    /// Deletes a Pod that is not terminating yet, after `first`.
     fn delete(&mut self, set: &StatefulSet, pod: &Pod, first: Vec<Write>) {
         let name = meta::name(&pod.metadata);
         let new = !meta::is_terminating(&pod.metadata) && self.going.insert(name.to_owned());
@@ -181,7 +180,7 @@ impl Steps {
         meta::is_terminating(&pod.metadata) || self.going.contains(meta::name(&pod.metadata))
     }
 
-    /// In order, one thing after the other; else nobody waits for anybody.
+    /// In order, one after the other; otherwise independently.
     fn work(self, in_order: bool) -> Work {
         let all = if in_order { Work::Chain } else { Work::Beside };
         all(vec![all(self.tended), Work::SlowStart(self.created), Work::Beside(self.deleted)])
@@ -203,7 +202,7 @@ fn told(set: &StatefulSet, verb: &'static str, pod: &str, write: Write) -> Write
     ))
 }
 
-/// What a StatefulSet needs.
+/// Plans a StatefulSet.
 pub fn plan(scene: &Inputs<'_>) -> Plan {
     let (set, mut plan) = (scene.set, Plan::default());
     let Some(spec) = &set.spec else { return plan };
@@ -247,7 +246,7 @@ fn min_ready_seconds(set: &StatefulSet) -> i32 {
     set.spec.as_ref().and_then(|spec| spec.min_ready_seconds).unwrap_or(0)
 }
 
-/// `spec.replicas`, 1 where unset.
+/// `spec.replicas`, 1 if unset.
 pub fn replicas(set: &StatefulSet) -> i32 {
     set.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1)
 }
@@ -257,7 +256,7 @@ pub fn start(set: &StatefulSet) -> i32 {
     set.spec.as_ref().and_then(|spec| spec.ordinals.as_ref()?.start).unwrap_or(0)
 }
 
-/// The settings of a rolling update; nothing for OnDelete.
+/// The settings of a rolling update; `None` for OnDelete.
 pub fn rolling(set: &StatefulSet) -> Option<RollingUpdateStatefulSetStrategy> {
     let strategy = set.spec.as_ref().and_then(|spec| spec.update_strategy.as_ref());
     match strategy.and_then(|strategy| strategy.type_.as_deref()) {
@@ -266,7 +265,7 @@ pub fn rolling(set: &StatefulSet) -> Option<RollingUpdateStatefulSetStrategy> {
     }
 }
 
-/// How many Pods a rolling update may have unavailable: a percentage is rounded down, but there is always one.
+/// How many Pods may be unavailable in a rolling update: a percentage is rounded down, but at least one.
 pub fn max_unavailable(set: &StatefulSet) -> i32 {
     let value = match rolling(set).and_then(|rolling| rolling.max_unavailable) {
         None => return 1,
@@ -299,12 +298,12 @@ impl<'a> Roll<'a> {
         Some(Roll { scene, current, update, ordinals, replicas: living, condemned })
     }
 
-    /// All Pods that there are.
+    /// All existing Pods.
     pub fn pods(&self) -> impl Iterator<Item = &'a Arc<Pod>> {
         self.replicas.values().copied().chain(self.condemned.iter().map(|(_, pod)| *pod))
     }
 
-    /// The revisions that somebody is of.
+    /// The revisions in use.
     fn alive(&self) -> BTreeSet<&str> {
         let pods = self.pods().filter_map(|pod| identity::revision(pod));
         pods.chain([self.current.name.as_str(), self.update.name.as_str()]).collect()
@@ -315,7 +314,7 @@ impl<'a> Roll<'a> {
         policy != Some("Parallel")
     }
 
-    /// Ready, and that for long enough.
+    /// Ready for at least minReadySeconds.
     pub fn is_available(&self, pod: &Pod) -> bool {
         let since = meta::available_at(pod, min_ready_seconds(self.scene.set));
         meta::phase(pod) == "Running" && since.is_some_and(|at| at <= self.scene.now)
@@ -325,7 +324,7 @@ impl<'a> Roll<'a> {
         meta::is_terminating(&pod.metadata) || !self.is_available(pod)
     }
 
-    /// Upstream's order of business. Where Pods are managed in order, everything waits for the first that is not well.
+    /// The steps in upstream's order. With ordered Pod management everything waits for the first unhealthy Pod.
     fn steps(&self) -> Steps {
         let mut steps = Steps::default();
         for ordinal in self.ordinals.clone() {
@@ -337,7 +336,7 @@ impl<'a> Roll<'a> {
         let unwell = self.condemned.iter().filter(|(_, pod)| self.is_unavailable(pod)).count();
         for (n, (ordinal, pod)) in self.condemned.iter().enumerate() {
             let settled = claims::settle(self.scene, *ordinal, pod, false);
-            // In order the highest goes first, and only if it is well or nobody else is not.
+            // In order the highest goes first, and only if it is healthy or no other is unhealthy.
             match !self.in_order() || n == 0 && (!self.is_unavailable(pod) || unwell == 1) {
                 true => steps.delete(self.scene.set, pod, settled),
                 false => steps.tended.push(settled.into()),
@@ -349,7 +348,7 @@ impl<'a> Roll<'a> {
         steps
     }
 
-    /// Makes one replica what it shall be; whether those after it have to wait for it.
+    /// Brings one replica to its desired state; returns whether later ones must wait for it.
     fn tend(&self, ordinal: i32, pod: Option<&Arc<Pod>>, steps: &mut Steps) -> bool {
         let set = self.scene.set;
         let Some(pod) = pod else {
@@ -377,7 +376,7 @@ impl<'a> Roll<'a> {
         let waits = self.in_order() && self.is_unavailable(pod);
         if !waits {
             writes.extend(claims::settle(self.scene, ordinal, pod, true));
-            // Most are, and so are spared the comparison of all of them.
+            // Most are, which avoids comparing everything.
             if !identity::is_named(set, ordinal, pod) {
                 let write = Write::change(&**pod, &identity::named(set, ordinal, pod));
                 writes.extend(write.map(|write| told(set, "update", meta::name(&pod.metadata), write)));
@@ -387,7 +386,7 @@ impl<'a> Roll<'a> {
         waits
     }
 
-    /// A new Pod, of the current revision below the partition, else of the one that is rolled out.
+    /// A new Pod, of the current revision below the partition, otherwise of the update revision.
     fn create(&self, ordinal: i32) -> Pod {
         let set = self.scene.set;
         let partition = rolling(set).and_then(|rolling| rolling.partition).unwrap_or(0);
@@ -395,8 +394,8 @@ impl<'a> Roll<'a> {
         pods::create(set, ordinal, revision)
     }
 
-    /// Deletes Pods of other revisions, the highest ordinals first: those that are not well, whom an update shall mend, at
-    /// once; the others as far as maxUnavailable allows beside all that are down.
+    /// Deletes Pods of other revisions, the highest ordinals first: unhealthy ones, which an update may repair, at once; the others
+    /// as far as maxUnavailable allows, counting all that are down.
     fn update(&self, steps: &mut Steps) {
         let set = self.scene.set;
         let Some(rolling) = rolling(set) else { return };

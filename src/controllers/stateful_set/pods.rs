@@ -1,4 +1,4 @@
-//! A StatefulSet's Pods as they are made: of a revision's template, with the identity and the claims of an ordinal.
+//! Builds a StatefulSet's Pods: from a revision's template, with the identity and claims of an ordinal.
 
 use std::collections::HashSet;
 
@@ -26,7 +26,7 @@ pub fn create(set: &StatefulSet, ordinal: i32, revision: &Revision) -> Pod {
     let pod = Pod {
         metadata: ObjectMeta {
             name: Some(identity::name(set, ordinal)),
-            // It names nothing here, but upstream's Pods bear it, and some tell siblings by it.
+            // It has no effect, but upstream's Pods have it, and some programs identify siblings by it.
             generate_name: Some(replica_set::prefix(meta::name(&set.metadata))),
             namespace: set.metadata.namespace.clone(),
             labels: Some(labels),
@@ -41,7 +41,7 @@ pub fn create(set: &StatefulSet, ordinal: i32, revision: &Revision) -> Pod {
     identity::named(set, ordinal, &pod)
 }
 
-/// Those of the ordinal's claims, and the template's; a claim takes the place of a volume of its name.
+/// The ordinal's claims and the template's volumes; a claim replaces a volume of the same name.
 fn volumes(set: &StatefulSet, ordinal: i32, others: Vec<Volume>) -> Vec<Volume> {
     let claimed: Vec<Volume> = claims::templates(set)
         .map(|template| Volume {

@@ -1,10 +1,10 @@
-//! What is told about a StatefulSet: the counts, and how far a rollout is.
+//! The status of a StatefulSet: the counts, and the progress of a rollout.
 
 use k8s_openapi::api::{apps::v1::StatefulSetStatus, core::v1::Pod};
 
 use super::{Roll, identity, meta, replicas, rolling};
 
-/// The status that these Pods make.
+/// The status according to these Pods.
 pub fn of(roll: &Roll<'_>) -> StatefulSetStatus {
     let set = roll.scene.set;
     let before = set.status.clone().unwrap_or_default();
@@ -29,7 +29,7 @@ pub fn of(roll: &Roll<'_>) -> StatefulSetStatus {
         collision_count: Some(before.collision_count.unwrap_or(0)),
         conditions: before.conditions,
     };
-    // A rolling update has ended when all are of its revision and ready.
+    // A rolling update is complete when all Pods have its revision and are ready.
     let wanted = replicas(set);
     if rolling(set).is_some() && updated == wanted && ready == wanted && all == wanted {
         status.current_replicas = Some(updated);

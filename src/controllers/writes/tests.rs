@@ -1,4 +1,4 @@
-//! Every kind of the table of informers is waited for, as far as it is followed.
+//! Writes of every kind in the table of informers are waited for, if it is followed.
 
 use std::sync::Mutex;
 
@@ -15,7 +15,7 @@ use podwright_api::{
 };
 use podwright_client::{Client, Stream, Transport};
 
-/// A way to a server that holds nothing, at revision 7, and where nothing happens.
+/// A client whose server is empty, at revision 7, and where nothing happens.
 #[derive(Default)]
 struct Empty(Mutex<Vec<Sender<WatchEvent>>>);
 
@@ -51,7 +51,7 @@ async fn informers() -> Informers {
     informers
 }
 
-/// Whether a change of an object, after which it has a revision, is shown; none: nobody waits for that.
+/// Whether a change of an object to this revision is shown; `None`: it is not waited for.
 fn shown(informers: &Informers, resource: &str, key: (&str, &str), revision: u64) -> Option<bool> {
     let request = Request { verb: Verb::Patch, resource: resource.to_owned(), ..Request::default() };
     let meta = json!({ "namespace": key.0, "name": key.1, "resourceVersion": revision.to_string() });
@@ -112,7 +112,7 @@ async fn what_is_deleted_is_awaited_until_it_is_not_shown() {
     assert!(awaited.is_some_and(|awaited| awaited.is_shown()));
 }
 
-/// Kinds that no shared informer follows too, but not for ever.
+/// Kinds without a shared informer too, but with a time limit.
 #[tokio::test(start_paused = true)]
 async fn who_sees_the_metadata_alone_waits_for_that() {
     let metadata = MetadataInformers::start(&Client::new(Arc::new(Empty::default()), "test"));

@@ -1,5 +1,5 @@
-//! What `KubeSchedulerConfiguration` says of a process: wrong values are refused as upstream refuses them, right ones mean
-//! nothing here, as the scheduler is a part of the server.
+//! `KubeSchedulerConfiguration`'s settings for a separate process: invalid values are refused as upstream does, valid ones have no
+//! effect, as the scheduler is part of the server.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub(super) struct ClientConnection {
     burst: Option<i64>,
 }
 
-/// The fields that are given.
+/// The fields that are set.
 pub(super) fn ignored(file: &KubeSchedulerConfiguration) -> Vec<&'static str> {
     let fields = [
         ("parallelism", file.parallelism.is_some()),
@@ -80,7 +80,7 @@ impl LeaderElection {
     }
 }
 
-/// Nothing, and zero, are the default.
+/// Absent and zero mean the default.
 fn time(field: &str, text: Option<&str>, seconds: u64) -> Result<Duration, FieldError> {
     let invalid = |text: &str| FieldError::invalid(field, format!("{text:?}: must be a duration greater than zero"));
     let given = text.map(|text| duration::parse(text).ok_or_else(|| invalid(text))).transpose()?;

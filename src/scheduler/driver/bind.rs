@@ -1,4 +1,4 @@
-//! From the choice of a node to the binding: what has to be written and waited for before it, and what comes of it.
+//! From the choice of a node to the binding: what must be written and waited for first, and the result.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,18 +13,18 @@ use crate::{
     writes::{self, Written},
 };
 
-/// Whatever a profile says: clocks have an end.
+/// Bounds a profile's value: clocks are limited.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// A Pod that is bound once what it waits for is there.
+/// A Pod that waits to be bound.
 pub(super) struct Pending {
     pod: Arc<PodInfo>,
     node: String,
     /// For its trace.
     note: String,
-    /// For whose sake it waits.
+    /// The plugin that it waits for.
     plugin: &'static str,
-    /// What was to be written for it is written.
+    /// The prerequisite writes are done.
     written: bool,
     since: Instant,
     until: Instant,
@@ -47,7 +47,7 @@ impl Scheduler {
         });
     }
 
-    /// Has written what the Pod needs before it is bound. Others are decided meanwhile.
+    /// Writes what the Pod needs before it is bound. Others are decided meanwhile.
     pub(super) fn prepare(&mut self, pod: Arc<PodInfo>, node: String, note: String, before: PreBind) {
         let since = Instant::now();
         let until = since + before.patience.min(LONGEST);
@@ -60,12 +60,12 @@ impl Scheduler {
         });
     }
 
-    /// When the first of those Pods gives up that wait only for what others do.
+    /// The earliest deadline of Pods that wait only for others.
     pub(super) fn next_end_of_patience(&self) -> Option<Instant> {
         self.pending.values().filter(|pending| pending.written).map(|pending| pending.until).min()
     }
 
-    /// Binds the Pods that wait no more.
+    /// Binds the Pods that need not wait any more.
     pub(super) fn look_at_pending(&mut self) {
         let mut over: Vec<(String, Result<(), PluginError>)> = Vec::new();
         for (uid, Pending { pod, node, plugin, until, .. }) in
@@ -95,7 +95,7 @@ impl Scheduler {
         }
     }
 
-    /// A Pod is gone, or has a node: nothing is kept for it.
+    /// A Pod is gone, or has a node: its reservation is removed.
     pub(super) fn stop_waiting(&mut self, uid: &str) {
         if let Some(Pending { pod, .. }) = self.pending.remove(uid) {
             self.forget_try(uid);
@@ -110,7 +110,7 @@ impl Scheduler {
         }
     }
 
-    /// The node was chosen for nothing: others get it, and the Pod is tried again.
+    /// The binding failed: the node is released, and the Pod is retried.
     pub(super) fn not_bound(&mut self, pod: Arc<PodInfo>, message: String) {
         self.warn(&pod, &message);
         self.tried(&pod, Outcome::Error);

@@ -1,4 +1,4 @@
-//! The one stream of what the scheduler hears, out of a table with a row for each kind.
+//! The single stream of changes that the scheduler observes, generated from a table with a row per kind.
 
 use std::task::{Context, Poll, ready};
 
@@ -13,7 +13,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use super::Scheduler;
 use podwright_client::{Delta, Informers};
 
-/// Makes the table: its rows become the cases of [`News`], what they are heard from, and what is done with each.
+/// Generates from the table: the cases of [`News`], their sources, and their handlers.
 macro_rules! table {
     ($($kind:ident from $informer:ident => $taken_in:ident;)+) => {
         /// One change of one object.
@@ -39,7 +39,7 @@ macro_rules! table {
     };
 }
 
-// What Pods are judged by comes before them.
+// Kinds that affect decisions on Pods come before Pods.
 table! {
     Namespace from namespaces => namespace_changed;
     Service from services => service_changed;
@@ -53,16 +53,16 @@ table! {
     Pod from pods => pod_changed;
 }
 
-/// All changes, those first whose row is first.
+/// All changes; earlier rows have priority.
 pub(super) struct Changes(Vec<Box<dyn Heard>>);
 
 impl Changes {
-    /// The next one, if there is one already.
+    /// The next one, if available now.
     pub fn known(&mut self) -> Option<News> {
         self.0.iter_mut().find_map(|source| source.known())
     }
 
-    /// The next one; none when nothing will be heard any more. Nothing is lost when this is dropped.
+    /// The next one; `None` when there will be no more. Cancel-safe.
     pub async fn next(&mut self) -> Option<News> {
         std::future::poll_fn(|context| self.poll(context)).await
     }
@@ -80,7 +80,7 @@ impl Changes {
     }
 }
 
-/// The changes of one kind, as the scheduler hears them.
+/// The changes of one kind.
 trait Heard: Send {
     fn known(&mut self) -> Option<News>;
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<News>>;

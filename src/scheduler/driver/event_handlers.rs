@@ -1,4 +1,4 @@
-//! What the scheduler hears: how the cluster has changed, and which of the Pods that wait that may help.
+//! Handles changes of the cluster, and wakes the waiting Pods that they may help.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ impl Scheduler {
         self.queue.wake(Instant::now());
     }
 
-    /// What is no longer kept free for Pods may do for others that had to leave it to them.
+    /// Room that is no longer reserved for nominated Pods may fit others.
     pub(super) fn room_given_up(&mut self) {
         for (pod, node) in self.cluster.nominations.take_given_up() {
             let (uid, priority) = (pod.uid.clone(), pod.priority);
@@ -114,7 +114,7 @@ impl Scheduler {
     }
 
     pub(super) fn pod_changed(&mut self, Delta { key, old, new, .. }: Delta<Pod>) {
-        // Whoever was known under this name may be gone, finished, or another Pod.
+        // The Pod known under this name may be gone, finished, or another one.
         if let Some(old) = old
             && new.as_ref().is_none_or(|new| is_finished(new) || new.metadata.uid != old.metadata.uid)
         {
@@ -152,7 +152,7 @@ impl Scheduler {
         }
     }
 
-    /// A Pod has a node, or is its newer form there.
+    /// A Pod is on a node, new or updated.
     fn pod_is_on(&mut self, pod: Arc<PodInfo>, node: &str) {
         let before = self.cluster.pod(&pod.uid).cloned();
         let freed = self.cluster.set_pod(pod.clone(), node);
@@ -173,19 +173,19 @@ impl Scheduler {
     }
 
     fn pod_waits(&mut self, pod: Arc<PodInfo>) {
-        // Its binding is written, though not seen yet: this is old news.
+        // Its binding is written, but not observed yet: this event is outdated.
         if self.cluster.is_assumed(&pod.uid) && !self.queue.contains(&pod) {
             return;
         }
         if !self.queue.contains(&pod)
             && let Some(node) = pod.nominated()
         {
-            // Room was being made for it before this scheduler started.
+            // It was nominated before this scheduler started.
             self.cluster.nominations.set(pod.clone(), node);
         }
         self.cluster.nominations.renew(&pod);
         self.queue.add(pod.clone());
-        // Its condition may have been refused because somebody else changed the Pod.
+        // Its condition may have been refused because of this concurrent change.
         self.explain(&pod.key, None);
     }
 
@@ -197,7 +197,7 @@ impl Scheduler {
         self.wake(changes, node, |_| true);
     }
 
-    /// Likewise, of those that `concerned` names.
+    /// The same, restricted to Pods that `concerned` accepts.
     fn wake(&mut self, changes: &[ClusterEvent], node: Option<&str>, concerned: impl Fn(&PodInfo) -> bool) {
         let slot = node.and_then(|node| self.cluster.node(node)).map(|node| node.slot);
         let profile = |pod: &PodInfo| self.config.profile(pod.scheduler()).filter(|_| concerned(pod));

@@ -1,4 +1,4 @@
-//! The task that owns cluster and queue: takes in what changed, has Pods decided, and sends off what comes of it.
+//! The task that owns cluster and queue: applies changes, has Pods decided, and sends the resulting writes.
 
 use std::{collections::BTreeMap, sync::Arc, time::SystemTime};
 
@@ -31,28 +31,28 @@ use podwright_api::{
 use podwright_client::{Client, Informers, Key, Recorder, reference};
 use preempt::Preempting;
 
-/// So many bindings and conditions may be on their way at once: enough to fill the store's group commits.
+/// The most concurrent bindings and conditions: enough to fill the store's group commits.
 const MOST_WRITES: usize = 256;
-/// After so many decisions in a row others get their turn.
+/// How many consecutive decisions run before yielding.
 const MAX_DECISIONS: usize = 16;
 
 pub struct Scheduler {
     client: Client,
     env: Env,
     config: Arc<Config>,
-    /// One for each profile, by its name: an event says which scheduler it is of.
+    /// One per profile, by name: events name their scheduler.
     recorders: BTreeMap<String, Recorder>,
     cluster: Cluster,
     queue: Queue,
     changes: Changes,
-    /// Pods whose node is kept for them until what they wait for is there, by uid.
+    /// Pods with a reserved node that wait for prerequisites, by uid.
     pending: BTreeMap<String, Pending>,
     preempting: Preempting,
-    /// The tries that go on, by the Pod's uid: when each began, the how manieth it is, and since when the Pod is in line.
+    /// Attempts in progress, by the Pod's uid: the start, the number, and since when the Pod is queued.
     tries: BTreeMap<String, (Instant, u32, Instant)>,
-    /// The same as parts of the traces of what has made the Pods.
+    /// Their spans, in the traces that created the Pods.
     traced: BTreeMap<String, Span>,
-    /// Bindings and conditions on their way.
+    /// Bindings and conditions in progress.
     writes: JoinSet<Written>,
 }
 
@@ -78,7 +78,7 @@ impl Scheduler {
 
     pub async fn run(mut self, shutdown: CancellationToken) {
         loop {
-            // What is known goes first, all of it: a decision on old news is a wasted one, or a wrong one.
+            // All available changes are applied first: a decision on an outdated state is wasted, or wrong.
             self.catch_up();
             let mut decisions = 0;
             while decisions < MAX_DECISIONS && self.writes.len() < MOST_WRITES && self.queue.has_next() {
@@ -112,7 +112,7 @@ impl Scheduler {
         let Some(pod) = self.queue.pop() else { return };
         let config = self.config.clone();
         let Some(profile) = config.profile(pod.scheduler()) else {
-            // Pods of other schedulers are not put in line.
+            // Pods of other schedulers are not queued.
             return self.queue.done(&pod);
         };
         let start = Instant::now();
@@ -145,7 +145,7 @@ impl Scheduler {
         }
     }
 
-    /// A try begins, if what has made the Pod is traced.
+    /// An attempt starts, and is traced if the Pod's creation is.
     fn trace(&mut self, pod: &PodInfo, tries: u32) {
         let Some(cause) = spans::cause_of(&pod.uid) else { return };
         let span = Span::begin("Schedule", spans::Origin::Parent(&cause), SystemTime::now(), false);
@@ -155,13 +155,13 @@ impl Scheduler {
         self.traced.insert(pod.uid.clone(), span);
     }
 
-    /// A Pod's try has nothing to tell.
+    /// A Pod's attempt has no result.
     fn forget_try(&mut self, uid: &str) {
         self.tries.remove(uid);
         self.traced.remove(uid);
     }
 
-    /// A try has ended.
+    /// An attempt has ended.
     fn tried(&mut self, pod: &PodInfo, outcome: Outcome) {
         if let Some(span) = self.traced.remove(&pod.uid) {
             if outcome != Outcome::Scheduled {
@@ -177,28 +177,28 @@ impl Scheduler {
         }
     }
 
-    /// Tells about a Pod, as the scheduler that the Pod `by` asks for.
+    /// Emits an event about a Pod, as the scheduler of the Pod `by`.
     fn tell(&self, by: &PodInfo, about: &PodInfo, reason: &str, message: String) {
         if let Some(recorder) = self.recorders.get(by.scheduler()) {
             recorder.normal(reference(&*about.pod), reason, message);
         }
     }
 
-    /// Likewise, of a Pod that has no node.
+    /// The same for a Pod without a node.
     fn warn(&self, pod: &PodInfo, message: &str) {
         if let Some(recorder) = self.recorders.get(pod.scheduler()) {
             recorder.warning(reference(&*pod.pod), "FailedScheduling", message);
         }
     }
 
-    /// Tells in its status why a Pod in the queue has no node; `note` is for its trace.
+    /// Reports in the status of a queued Pod why it has no node; `note` is for its trace.
     fn explain(&mut self, key: &Key, note: Option<String>) {
         if let Some((pod, reason, message)) = self.queue.why(key) {
             self.condition(&pod, reason, &message, note);
         }
     }
 
-    /// Tells in the Pod's status why it has no node, and on which one room is being made for it; unless it says so already.
+    /// Reports in the Pod's status why it has no node, and its nominated node; unless the status has that already.
     fn condition(&mut self, pod: &Arc<PodInfo>, reason: &str, message: &str, note: Option<String>) {
         let nominated = self.cluster.nominations.of(&pod.uid);
         if let Some(patch) = writes::unscheduled(&pod.pod, reason, message, nominated, self.env.now()) {
@@ -217,7 +217,7 @@ impl Scheduler {
     }
 }
 
-/// What a Pod's trace tells of a decision that began at `start`.
+/// The trace note about a decision that started at `start`.
 fn note(outcome: &str, start: Instant, verdicts: &[String]) -> String {
     let took = format!("{outcome}, in {} us", start.elapsed().as_micros());
     std::iter::once(took).chain(verdicts.iter().cloned()).collect::<Vec<_>>().join("; ")

@@ -1,4 +1,4 @@
-//! Making room for a Pod: its victims' deletions, and nothing else for it until those are seen.
+//! Preemption: deletes a Pod's victims, and retries it only when their deletion is observed.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,15 +13,15 @@ use crate::{
 };
 use podwright_client::Key;
 
-/// The Pods whose victims are not all seen to leave, by uid. Until then they are not tried again: they would find nobody
-/// leaving, and cost more Pods their place (upstream's `IsPodRunningPreemption`).
+/// Preempting Pods whose victims are not all observed to terminate, by uid. Until then they are not retried: they would choose
+/// further victims (upstream's `IsPodRunningPreemption`).
 #[derive(Default)]
 pub(super) struct Preempting(BTreeMap<String, Room>);
 
 struct Room {
     pod: Arc<PodInfo>,
     victims: BTreeSet<String>,
-    /// One of them was not deleted.
+    /// One of the deletions failed.
     failed: bool,
 }
 
@@ -53,9 +53,9 @@ impl Preempting {
 }
 
 impl Scheduler {
-    /// Makes room for a Pod on a node; it waits there for its victims to be gone.
+    /// Makes room for a Pod on a node; it is nominated there while its victims terminate.
     pub(super) fn preempt(&mut self, pod: &Arc<PodInfo>, node: &str, victims: Vec<(Key, String)>) {
-        // Less important ones for which room was being made there have to look again elsewhere.
+        // Lower-priority Pods that were nominated there must look elsewhere.
         let lesser = self.cluster.nominations.on(node).filter(|other| other.priority < pod.priority);
         let lesser: Vec<Arc<PodInfo>> = lesser.cloned().collect();
         lesser.iter().for_each(|other| self.displace(other));
@@ -81,20 +81,20 @@ impl Scheduler {
         }
     }
 
-    /// A Pod does not get the room that was being made for it: it looks elsewhere.
+    /// A Pod loses its nomination: it looks elsewhere.
     pub(super) fn displace(&mut self, pod: &Arc<PodInfo>) {
         self.cluster.nominations.remove(&pod.uid);
         self.patch_status(&pod.key, writes::displaced(&pod.pod), None);
         self.queue.reconsider(pod);
     }
 
-    /// Nobody's leaving will wake the one that it was to leave for.
+    /// A victim was not deleted, so its termination will not wake the preemptor.
     pub(super) fn not_preempted(&mut self, by: &PodInfo, victim: &str) {
         let rooms = self.preempting.failed(by, victim);
         self.let_go(rooms);
     }
 
-    /// A Pod is being deleted, or gone.
+    /// A Pod is terminating, or gone.
     pub(super) fn leaves(&mut self, uid: &str) {
         let rooms = self.preempting.leaves(uid);
         self.let_go(rooms);

@@ -1,4 +1,4 @@
-//! NodeResourcesBalancedAllocation: the more alike the used shares of resources are, the better.
+//! NodeResourcesBalancedAllocation: prefers nodes whose resources are used in equal shares.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -43,7 +43,7 @@ fn make(value: &Value) -> Result<Box<dyn Plugin>, FieldError> {
 }
 
 impl BalancedAllocation {
-    /// 100 less the standard deviation of the shares, of what is really requested.
+    /// 100 minus the standard deviation of the shares, by actual requests.
     fn of(&self, pod: &PodInfo, node: &NodeInfo) -> i64 {
         let (used, wanted, capacity) = (&node.load.requested, &pod.requests, &node.allocatable);
         let share = |resource: &Resource| {
@@ -53,7 +53,7 @@ impl BalancedAllocation {
         let mut shares = self.resources.iter().filter_map(share);
         let deviation = match (shares.next(), shares.next(), shares.next()) {
             (_, None, _) => 0.0,
-            // Exact, for the usual two.
+            // The exact formula for the usual two.
             (Some(one), Some(other), None) => (one - other).abs() / 2.0,
             _ => {
                 let shares: Vec<f64> = self.resources.iter().filter_map(share).collect();
@@ -66,7 +66,7 @@ impl BalancedAllocation {
 }
 
 impl Plugin for BalancedAllocation {
-    /// A Pod that requests nothing changes no balance.
+    /// A Pod without requests does not affect the balance.
     fn score(&self, pod: &PodInfo, _: &Cluster, nodes: &[&NodeInfo], points: &mut [i64]) -> bool {
         if pod.requests.is_zero() {
             return false;

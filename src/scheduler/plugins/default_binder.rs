@@ -1,4 +1,4 @@
-//! DefaultBinder: the driver writes a Binding. The row is there so that profiles can name it.
+//! DefaultBinder: the driver writes a Binding. The row exists so that profiles can name it.
 
 use super::{
     super::framework::{Plugin, Point, Row},

@@ -1,4 +1,4 @@
-//! DefaultPreemption: makes room for a Pod by deleting less important ones.
+//! DefaultPreemption: makes room for a Pod by deleting lower-priority ones.
 //! <https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/>
 
 use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
@@ -21,13 +21,13 @@ use podwright_api::{
 pub const ROW: Row =
     Row { name: "DefaultPreemption", weight: 0, points: &[Point::PostFilter], events_to_register: &[], make };
 
-/// What a condition says of a Pod that was deleted for another one.
+/// The condition reason of a preempted Pod.
 pub const REASON: &str = "PreemptionByScheduler";
 
-/// Why a node is of no use if nobody has to leave it.
+/// Why a node without victims is useless.
 const NO_VICTIMS: &str = "No preemption victims found for incoming pod";
 
-/// How many nodes are looked at for a choice among them.
+/// How many candidate nodes are examined.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct DefaultPreemptionArgs {
@@ -56,11 +56,11 @@ fn make(value: &Value) -> Result<Box<dyn Plugin>, FieldError> {
     Ok(Box::new(args))
 }
 
-/// A node, and whom it would cost, the most important one first.
+/// A node, and its victims, the most important one first.
 struct Candidate {
     slot: usize,
     victims: Vec<Arc<PodInfo>>,
-    /// How many of them a PodDisruptionBudget would protect.
+    /// How many of them violate a PodDisruptionBudget.
     violating: usize,
 }
 
@@ -97,13 +97,13 @@ impl Plugin for DefaultPreemptionArgs {
     }
 }
 
-/// Why a Pod may not cost others their place.
+/// Why a Pod may not preempt others.
 fn not_eligible(pod: &PodInfo, cluster: &Cluster, search: &Search) -> Option<&'static str> {
     if !pod.may_preempt() {
         return Some("not eligible due to preemptionPolicy=Never.");
     }
     let node = cluster.node(cluster.nominations.of(&pod.uid)?)?;
-    // If the node will not do anyway, another one may be looked for at once.
+    // If its nominated node is unsuitable anyway, another one may be chosen at once.
     let hopeless = |(slot, _, rejection): &(usize, _, Rejection)| *slot == node.slot && !rejection.resolvable;
     if search.rejected.iter().any(hopeless) {
         return None;
@@ -112,7 +112,7 @@ fn not_eligible(pod: &PodInfo, cluster: &Cluster, search: &Search) -> Option<&'s
     node.load.pods().any(leaving).then_some("not eligible due to a terminating pod on the nominated node.")
 }
 
-/// Whether it is on its way out for a more important one.
+/// Whether it is terminating because of preemption.
 fn is_preempted(pod: &PodInfo) -> bool {
     let conditions = pod.pod.status.as_ref().and_then(|status| status.conditions.as_ref());
     pod.is_terminating()
@@ -123,8 +123,8 @@ fn is_preempted(pod: &PodInfo) -> bool {
 }
 
 impl DefaultPreemptionArgs {
-    /// The nodes on which room can be made; why not is counted into `reasons`. Beginning somewhere, so that not always the
-    /// same ones pay, until there are enough to choose from.
+    /// The nodes where preemption helps; the others' reasons are counted in `reasons`. Starts at a random node, so that not always
+    /// the same ones are affected, and stops at enough candidates.
     fn candidates(
         &self,
         pod: &PodInfo,
@@ -142,7 +142,7 @@ impl DefaultPreemptionArgs {
         let share = slots.len() as i64 * self.min_candidate_nodes_percentage / 100;
         let enough = share.max(self.min_candidate_nodes_absolute).clamp(1, slots.len() as i64) as usize;
         let start = env.below(slots.len() as u64) as usize;
-        // Nodes were looked at, so no plugin refused the Pod.
+        // Nodes were filtered, so no plugin rejected the Pod.
         let Ok(filters) = handle.filters(pod, cluster) else { return Vec::new() };
         let (mut found, mut harmless) = (Vec::new(), false);
         for n in 0..slots.len() {
@@ -166,8 +166,8 @@ fn importance(pod: &PodInfo) -> (Reverse<i32>, Timestamp) {
     (Reverse(pod.priority), pod.started.unwrap_or(Timestamp::MAX))
 }
 
-/// The fewest and least important Pods of a node that have to go; or why it is of no use. In a copy of the node all less
-/// important ones are taken off, then each is put back if the Pod still fits; those that a budget protects first.
+/// The fewest and least important victims on a node; or why it is useless. On a copy of the node all lower-priority Pods are
+/// removed, then each is added back if the Pod still fits; those protected by budgets first.
 fn select_victims(
     pod: &PodInfo,
     cluster: &Cluster,
@@ -182,7 +182,7 @@ fn select_victims(
     }
     lesser.sort_by(|a, b| (importance(a), &a.uid).cmp(&(importance(b), &b.uid)));
     let mut supposed = node.clone();
-    // Those for which room is being made here are as good as there.
+    // Pods that are nominated here count as present.
     cluster.nominations.rivals(pod, &node.name).for_each(|rival| supposed.suppose(rival));
     lesser.iter().for_each(|other| supposed.suppose_gone(&other.uid));
     if let Some((_, rejection)) = filters.check(&supposed) {
@@ -198,7 +198,7 @@ fn select_victims(
             victims.push(other.clone());
         }
     }
-    // Nobody has to go: what was against the node is gone, too, and no longer to be helped this way.
+    // There are no victims: the reason for the rejection is gone, too, or cannot be resolved this way.
     if victims.is_empty() {
         return Err(vec![NO_VICTIMS.into()]);
     }
@@ -206,7 +206,7 @@ fn select_victims(
     Ok(Candidate { slot, victims, violating })
 }
 
-/// Those whose loss a PodDisruptionBudget does not allow if all before them went, and the others.
+/// Splits Pods into those whose disruption a PodDisruptionBudget does not allow if all before them go, and the others.
 fn by_budgets(cluster: &Cluster, pods: &[Arc<PodInfo>]) -> (Vec<Arc<PodInfo>>, Vec<Arc<PodInfo>>) {
     let mut left = BTreeMap::new();
     pods.iter().cloned().partition(|pod| {
@@ -220,13 +220,13 @@ fn by_budgets(cluster: &Cluster, pods: &[Arc<PodInfo>]) -> (Vec<Arc<PodInfo>>, V
     })
 }
 
-/// Upstream's ranking: the fewest protected victims, the least important first victim, the lowest sum of priorities, the
-/// fewest victims, the latest start of the longest running of the most important ones; then the first.
+/// Upstream's ranking: the fewest protected victims, the least important first victim, the lowest sum of priorities, the fewest
+/// victims, the latest start of the longest running of the most important ones; then the first.
 fn choose(candidates: Vec<Candidate>) -> Option<Candidate> {
     candidates.into_iter().min_by_key(|candidate| {
         let victims = &candidate.victims;
         let highest = victims.first().map(|victim| victim.priority);
-        // Every victim weighs something, even one below zero.
+        // Every victim has a positive weight, even one with a negative priority.
         let sum: i64 = victims.iter().map(|victim| i64::from(victim.priority) + i64::from(i32::MAX) + 1).sum();
         let top = victims.iter().filter(|victim| Some(victim.priority) == highest);
         let earliest = top.map(|victim| victim.started.unwrap_or(Timestamp::MAX)).min();

@@ -22,7 +22,7 @@ pub const ROW: Row = Row {
 #[derive(Default)]
 struct NodePorts;
 
-/// The addresses that a Pod wants each port at: it may want as many as there are, and so may those beside it.
+/// The addresses for each port that a Pod wants, of which there may be many, as of those on the node.
 struct Wanted<'a>(HashMap<(&'a str, i32), HashSet<&'a str>>);
 
 impl<'a> Wanted<'a> {
@@ -34,7 +34,7 @@ impl<'a> Wanted<'a> {
         Wanted(wanted)
     }
 
-    /// The wildcard address collides with every address.
+    /// The wildcard address conflicts with every address.
     fn collides(&self, (address, protocol, port): &HostPort) -> bool {
         const ANY: [&str; 2] = ["0.0.0.0", "::"];
         let at = self.0.get(&(&**protocol, *port));

@@ -1,4 +1,4 @@
-//! ImageLocality: a node that has the Pod's images needs not pull them.
+//! ImageLocality: prefers nodes that already have the Pod's images.
 
 use super::{
     super::framework::{MAX_SCORE, Plugin, Point, Row},
@@ -18,7 +18,7 @@ pub const ROW: Row = Row {
 };
 
 const MEGABYTE: i64 = 1024 * 1024;
-/// Less than this is pulled soon enough.
+/// Less than this is pulled quickly.
 const LEAST: i64 = 23 * MEGABYTE;
 /// More than this, per container, makes no difference.
 const MOST: i64 = 1000 * MEGABYTE;
@@ -26,15 +26,15 @@ const MOST: i64 = 1000 * MEGABYTE;
 #[derive(Default)]
 struct ImageLocality;
 
-/// A name as nodes tell it: with a tag.
+/// An image name in the form that nodes report: with a tag.
 fn normalized(image: &str) -> String {
     let tagged = image.rfind(':') > image.rfind('/') || image.contains('@');
     if tagged { image.to_owned() } else { format!("{image}:latest") }
 }
 
 impl Plugin for ImageLocality {
-    /// The sizes of the images that the node has, each as much as the share of nodes that have it: one node alone shall not
-    /// draw all the Pods of an image.
+    /// The sizes of the images on the node, scaled by the share of nodes that have them, so that a single node does not attract all
+    /// Pods of an image.
     fn score(&self, pod: &PodInfo, cluster: &Cluster, nodes: &[&NodeInfo], points: &mut [i64]) -> bool {
         let Some(spec) = pod.spec() else { return false };
         let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());

@@ -1,4 +1,4 @@
-//! InterPodAffinity: Pods that want to be, or not to be, where certain other Pods are.
+//! InterPodAffinity: Pods that must be, or must not be, near other Pods, or prefer that.
 //! <https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#inter-pod-affinity-and-anti-affinity>
 
 use std::{
@@ -39,7 +39,7 @@ pub const ROW: Row = Row {
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct InterPodAffinityArgs {
-    /// What a required affinity of a Pod that is there is worth to those it wants near.
+    /// The score that an existing Pod's required affinity gives to Pods that match it.
     hard_pod_affinity_weight: i64,
     ignore_preferred_terms_of_existing_pods: bool,
 }
@@ -58,14 +58,14 @@ fn make(value: &Value) -> Result<Box<dyn Plugin>, FieldError> {
     }
 }
 
-/// The Pods that all terms mean.
+/// The Pods that match all terms.
 fn class<'a>(terms: impl IntoIterator<Item = &'a Term>) -> Class {
     let mut all: Vec<Who> = terms.into_iter().map(|term| term.who.clone()).collect();
     all.dedup();
     Class { all, terminating: true }
 }
 
-/// How many Pods of a class are at each value of a node label.
+/// How many Pods of a class there are for each value of a node label.
 struct Nearby<'c> {
     namespaces: &'c Namespaces,
     class: Arc<Class>,
@@ -81,12 +81,12 @@ impl<'c> Nearby<'c> {
         Nearby { namespaces: &cluster.namespaces, class, topology, total: counts.iter().sum(), counts }
     }
 
-    /// None: the node has no such label.
+    /// `None`: the node lacks the label.
     fn at(&self, node: &NodeInfo) -> Option<i64> {
         self.topology.of(node.slot).map(|id| self.counts[id] + self.supposed(node))
     }
 
-    /// Whether there are none, of nodes that have the label.
+    /// Whether no node with the label has any.
     fn is_nowhere(&self, node: &NodeInfo) -> bool {
         self.total + self.topology.of(node.slot).map_or(0, |_| self.supposed(node)) == 0
     }
@@ -96,7 +96,7 @@ impl<'c> Nearby<'c> {
     }
 }
 
-/// How many of the terms of Pods that are only supposed to be on a node keep a Pod away.
+/// How many terms of hypothetical Pods on a node repel a Pod.
 fn supposed_repelled(pod: &PodInfo, cluster: &Cluster, node: &NodeInfo) -> i64 {
     node.supposed.sum(|other| {
         let unwelcome =
@@ -105,7 +105,7 @@ fn supposed_repelled(pod: &PodInfo, cluster: &Cluster, node: &NodeInfo) -> i64 {
     })
 }
 
-/// Numbers at the values of node labels.
+/// Numbers by values of node labels.
 #[derive(Default)]
 struct Marks<'c>(BTreeMap<&'c str, (Cow<'c, Topology>, Vec<i64>)>);
 
@@ -118,7 +118,7 @@ impl<'c> Marks<'c> {
         })
     }
 
-    /// `weight` for each of so many Pods by slot.
+    /// Adds `weight` for each Pod, given by slot.
     fn add<'s>(
         &mut self,
         cluster: &'c Cluster,
@@ -163,18 +163,18 @@ impl Plugin for InterPodAffinityArgs {
         for (carried, slots) in cluster.index().repelled().meaning(pod, &cluster.namespaces) {
             repelled.add(cluster, &carried.term.key, slots, 1);
         }
-        // Those for which room is being made may have something against the Pod, too.
+        // Nominated Pods may repel the Pod, too.
         let nobody_minds = repelled.0.is_empty() && cluster.nominations.is_empty();
         if nobody_minds && affinity.required.is_empty() && affinity.anti.is_empty() {
             return PreFilter::Skip;
         }
         let anti: Vec<Nearby<'c>> =
             affinity.anti.iter().map(|term| Nearby::of(cluster, Arc::new(class([term])), &term.key)).collect();
-        // All terms mean the same Pods, those that match every one: one class, and each label once.
+        // A single class, as a matching Pod must match all terms; each label once.
         let wanted = Arc::new(class(&affinity.required));
         let keys: BTreeSet<&str> = affinity.required.iter().map(|term| term.key.as_str()).collect();
         let required: Vec<Nearby<'c>> = keys.into_iter().map(|key| Nearby::of(cluster, wanted.clone(), key)).collect();
-        // The first of Pods that want to be near each other has to begin somewhere.
+        // The first of a group of Pods with affinity to each other must be placed somewhere.
         let may_be_first = affinity.required.iter().all(|term| pod.is_meant_by(&term.who, &cluster.namespaces));
         PreFilter::Check(Box::new(move |node| {
             if !required.is_empty() {
@@ -225,7 +225,7 @@ impl Plugin for InterPodAffinityArgs {
 
     fn queueing_hint(&self, pod: &PodInfo, change: &ClusterEvent) -> QueueingHint {
         let affinity = &pod.affinity;
-        // Namespaces that are meant by their labels: any may be.
+        // Namespaces selected by label may be any.
         let meant = |term: &Term, other: &PodInfo| {
             let named = term.who.namespaces.contains(&other.key.namespace) || term.who.namespace_selector.is_some();
             named && term.who.selector.as_ref().is_some_and(|s| s.matches(|key| other.label(key)))

@@ -1,4 +1,4 @@
-//! The rules, in the order in which they filter. One row here, one file each.
+//! The plugins, in filter order. One row here, one file each.
 
 mod balanced_allocation;
 mod default_binder;
@@ -45,10 +45,10 @@ pub static PLUGINS: &[Row] = &[
     default_binder::ROW,
 ];
 
-/// Who turned a Pod away if there was no node.
+/// Used as the plugin name if there were no nodes at all.
 pub const NOBODY: &str = "";
 
-/// Whether a change may help any Pod that the plugin of this name turned away.
+/// Whether a change may help any Pod that this plugin rejected.
 pub fn is_registered(plugin: &str, change: &ClusterEvent) -> bool {
     if plugin == NOBODY {
         return change.kind() == ClusterEventKind::NodeAdded;
@@ -56,7 +56,7 @@ pub fn is_registered(plugin: &str, change: &ClusterEvent) -> bool {
     PLUGINS.iter().any(|row| row.name == plugin && row.events_to_register.contains(&change.kind()))
 }
 
-/// Sets up a plugin that takes no arguments.
+/// Creates a plugin without arguments.
 fn plain<P: super::framework::Plugin + Default + 'static>(
     args: &serde_json::Value,
 ) -> Result<Box<dyn super::framework::Plugin>, FieldError> {

@@ -25,7 +25,7 @@ pub const ROW: Row = Row {
     make,
 };
 
-/// What the nodes of all the profile's Pods have to be like, beside what each one asks for.
+/// The affinity required of all the profile's Pods, in addition to their own.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct NodeAffinityArgs {
@@ -46,23 +46,23 @@ fn affinity(pod: &PodInfo) -> Option<&Affinity> {
     pod.spec()?.affinity.as_ref()?.node_affinity.as_ref()
 }
 
-/// Whether a Pod asks for nodes of a kind at all.
+/// Whether a Pod has a node selector or affinity.
 pub fn is_picky(pod: &PodInfo) -> bool {
     let selector = pod.spec().and_then(|s| s.node_selector.as_ref());
     selector.is_some_and(|selector| !selector.is_empty()) || affinity(pod).and_then(required).is_some()
 }
 
-/// Whether a node is as the Pod's selector and required affinity ask.
+/// Whether a node matches the Pod's selector and required affinity.
 pub fn is_wanted(pod: &PodInfo, node: &NodeInfo) -> bool {
     pod.spec().is_none_or(|spec| node_selector::selects(spec, &node.name, |key| node.label(key)))
 }
 
-/// Terms are alternatives; none at all match nothing.
+/// Terms are alternatives; an empty list matches nothing.
 fn any(terms: Option<&[NodeSelectorTerm]>, node: &NodeInfo) -> bool {
     terms.is_none_or(|terms| node_selector::any(terms, &node.name, |key| node.label(key)))
 }
 
-/// The nodes that a Pod asks for by name, if each of its terms does.
+/// The nodes that a Pod requests by name, if all of its terms do.
 fn named(pod: &PodInfo) -> Option<BTreeSet<String>> {
     let mut all = BTreeSet::new();
     for term in affinity(pod).and_then(required)? {
@@ -118,7 +118,7 @@ impl Plugin for NodeAffinityArgs {
     }
 }
 
-/// Whether all requirements of a term hold. An empty term matches nothing.
+/// Whether all requirements of a term are met. An empty term matches nothing.
 pub fn matches(term: &NodeSelectorTerm, node: &NodeInfo) -> bool {
     node_selector::matches(term, &node.name, |key| node.label(key))
 }

@@ -1,4 +1,4 @@
-//! NodeName: a Pod that names a node gets that one or none.
+//! NodeName: a Pod with a node name can only use that node.
 
 use super::{
     super::framework::{ClusterEventKind, Plugin, Point, PreFilter, Rejection, Row},

@@ -1,4 +1,4 @@
-//! NodeUnschedulable: a cordoned node takes no Pods but those that tolerate its being so.
+//! NodeUnschedulable: a cordoned node only accepts Pods that tolerate it.
 
 use k8s_openapi::api::core::v1::Taint;
 

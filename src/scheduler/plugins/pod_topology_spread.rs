@@ -1,4 +1,4 @@
-//! PodTopologySpread: Pods of a kind are spread evenly over zones, nodes, or what else nodes are told apart by.
+//! PodTopologySpread: spreads Pods evenly over zones, nodes, or other topology domains.
 //! <https://kubernetes.io/docs/concepts/scheduling-eviction/topology-spread-constraints/>
 
 use std::borrow::Cow;
@@ -53,10 +53,10 @@ struct PodTopologySpreadArgs {
     defaulting_type: Option<String>,
 }
 
-/// What is true of Pods that have no constraints of their own.
+/// The constraints of Pods without their own.
 struct PodTopologySpread {
     defaults: Vec<TopologySpreadConstraint>,
-    /// They are upstream's, so nodes without their labels count, too.
+    /// They are upstream's defaults, so nodes without their labels count, too.
     by_system: bool,
 }
 
@@ -113,18 +113,18 @@ struct Constraint {
     max_skew: i64,
     min_domains: usize,
     class: Class,
-    /// Whether the Pod itself is one of those that are counted.
+    /// Whether the Pod matches the selector itself.
     counts_itself: bool,
-    /// Whether only nodes that the Pod's own affinity and selector allow are looked at.
+    /// Whether only nodes that match the Pod's affinity and selector count.
     wanted_nodes: bool,
-    /// Whether only nodes whose taints it tolerates are looked at.
+    /// Whether only nodes whose taints it tolerates count.
     tolerated_nodes: bool,
 }
 
 impl Constraint {
     fn new(given: &TopologySpreadConstraint, selector: Option<LabelSelector>, pod: &PodInfo) -> Constraint {
         let counts_itself = selector.as_ref().is_some_and(|s| s.matches(|key| pod.label(key)));
-        // A selector of everything counts nothing, as upstream.
+        // As upstream, an empty selector counts nothing.
         let counted = selector.filter(|selector| !selector.is_empty());
         let policy = |policy: &Option<String>, default: bool| match policy.as_deref() {
             Some("Honor") => true,
@@ -151,15 +151,15 @@ impl Constraint {
     }
 }
 
-/// The constraints of a Pod, and how many Pods are at each value of their labels.
+/// The constraints of a Pod, and the number of Pods for each value of their labels.
 struct Spread<'c> {
     constraints: Vec<Constraint>,
     topologies: Vec<Cow<'c, Topology>>,
-    /// How many by slot.
+    /// Counts by slot.
     classes: Vec<Cow<'c, [u32]>>,
-    /// How many by value, for each constraint. None: no node that is looked at has the value.
+    /// Counts by value, for each constraint. `None`: no eligible node has the value.
     counts: Vec<Vec<Option<i64>>>,
-    /// Whether a node needs the labels of all constraints to be looked at.
+    /// Whether eligible nodes must have the labels of all constraints.
     all_labels: bool,
 }
 
@@ -186,7 +186,7 @@ impl<'c> Spread<'c> {
         Spread { constraints, topologies, classes, counts, all_labels }
     }
 
-    /// By how many the Pods that a constraint counts on this node differ from the cluster's counts.
+    /// By how many a hypothetical node's matching Pods differ from the cluster's counts.
     fn supposed(&self, n: usize, pod: &PodInfo, cluster: &Cluster, node: &NodeInfo) -> i64 {
         let constraint = &self.constraints[n];
         if node.supposed.is_empty() || !self.has_all_labels(node) || !constraint.looks_at(pod, node) {
@@ -201,7 +201,7 @@ impl<'c> Spread<'c> {
 }
 
 impl PodTopologySpread {
-    /// Those of a kind: the Pod's own, or else the profile's defaults for Pods that belong together.
+    /// The constraints of one kind: the Pod's own, or else the profile's defaults for Pods that belong together.
     fn constraints(&self, pod: &PodInfo, cluster: &Cluster, kind: &str) -> Vec<Constraint> {
         let own = pod.spec().and_then(|spec| spec.topology_spread_constraints.as_deref()).unwrap_or_default();
         if !own.is_empty() {
@@ -216,14 +216,14 @@ impl PodTopologySpread {
         defaults.map(|given| Constraint::new(given, Some(selector.clone()), pod)).collect()
     }
 
-    /// Whether nodes without the labels are left out of scores.
+    /// Whether nodes without the labels are excluded from scoring.
     fn needs_all_labels(&self, pod: &PodInfo) -> bool {
         let own = pod.spec().and_then(|spec| spec.topology_spread_constraints.as_ref());
         own.is_some_and(|own| !own.is_empty()) || !self.by_system
     }
 }
 
-/// Which Pods a constraint counts.
+/// The selector of a constraint.
 fn selector(given: &TopologySpreadConstraint, pod: &PodInfo) -> Option<LabelSelector> {
     let mut selector = given.label_selector.as_ref().and_then(LabelSelector::of)?;
     term::narrow(&mut selector, &pod.pod, given.match_label_keys.as_deref(), Requirement::In);
@@ -261,7 +261,7 @@ impl Plugin for PodTopologySpread {
         }))
     }
 
-    /// The fewer Pods there are at the node's values, the better; a label with many values weighs more.
+    /// Fewer Pods in the node's domains are better; labels with many values weigh more.
     fn score(&self, pod: &PodInfo, cluster: &Cluster, nodes: &[&NodeInfo], points: &mut [i64]) -> bool {
         let constraints = self.constraints(pod, cluster, "ScheduleAnyway");
         if constraints.is_empty() {
@@ -302,7 +302,7 @@ impl Plugin for PodTopologySpread {
             let selects = |given: &TopologySpreadConstraint| {
                 selector(given, pod).is_some_and(|selector| selector.matches(|key| other.label(key)))
             };
-            // Defaults count those of the same Services and controllers: any of the namespace may be one.
+            // Default constraints count Pods of the same Services and controllers: any in the namespace may be one.
             other.key.namespace == pod.key.namespace && (own.is_empty() || own.iter().any(selects))
         };
         QueueingHint::anywhere(match change {
@@ -313,12 +313,12 @@ impl Plugin for PodTopologySpread {
     }
 }
 
-/// The fewest Pods at any value of a label.
+/// The minimum of Pods over the values of a label.
 struct Fewest {
     count: i64,
-    /// Where that is; none: there are not enough values, or none at all, and so it is zero whatever comes.
+    /// Where that is; `None`: there are too few values, so it is always zero.
     at: Option<usize>,
-    /// At all the other values.
+    /// The minimum over all other values.
     elsewhere: i64,
 }
 
@@ -331,7 +331,7 @@ impl Fewest {
         Fewest { count: *count, at: Some(at), elsewhere }
     }
 
-    /// The same if there were so many at one of the values; none: it is a value that does not count.
+    /// The same with this many at one value; `None`: the value does not count.
     fn with(&self, id: usize, here: Option<i64>) -> i64 {
         match (self.at, here) {
             (Some(at), Some(here)) => here.min(if at == id { self.elsewhere } else { self.count }),
@@ -340,7 +340,7 @@ impl Fewest {
     }
 }
 
-/// By how many values the nodes that fit differ: the logarithm, so that a label of thousands does not drown the others.
+/// The logarithm of the number of distinct values among feasible nodes, so that a label with thousands does not dominate.
 fn weight(spread: &Spread<'_>, n: usize, nodes: &[&NodeInfo], counts_for: impl Fn(&NodeInfo) -> bool) -> f64 {
     let nodes = nodes.iter().filter(|node| counts_for(node));
     let size = if spread.constraints[n].key == HOSTNAME {

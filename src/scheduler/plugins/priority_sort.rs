@@ -1,5 +1,5 @@
-//! PrioritySort: the more important Pod is decided first. Of equals the queue takes one of each namespace in turn, and of one
-//! namespace the one that came first.
+//! PrioritySort: higher priority first. Among equal priorities the queue alternates between namespaces, and within a namespace it
+//! is first come, first served.
 
 use std::cmp::Reverse;
 
@@ -22,7 +22,7 @@ struct PrioritySort;
 
 impl Plugin for PrioritySort {}
 
-/// What comes first in the order of Pods.
+/// The primary sort key of Pods.
 pub fn rank(pod: &PodInfo) -> Reverse<i32> {
     Reverse(pod.priority)
 }

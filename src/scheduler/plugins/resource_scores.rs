@@ -1,4 +1,4 @@
-//! How full nodes may get: the strategies by which NodeResourcesFit ranks them, and the amounts that scores look at.
+//! Scoring strategies of NodeResourcesFit, and the amounts that scores are based on.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use podwright_api::{
     pod_resources::Amounts,
 };
 
-/// A resource and how much it counts.
+/// A resource and its weight.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Resource {
@@ -23,12 +23,12 @@ impl Default for Resource {
     }
 }
 
-/// Both as upstream's defaults.
+/// Upstream's defaults.
 pub fn cpu_and_memory() -> Vec<Resource> {
     ["cpu", "memory"].map(|name| Resource { name: name.into(), weight: 1 }).into()
 }
 
-/// Fails where a weight is out of range, or a name is missing or comes twice.
+/// Fails if a weight is out of range, or a name is missing or duplicate.
 pub fn checked(resources: &[Resource]) -> Result<(), FieldError> {
     for (n, resource) in resources.iter().enumerate() {
         if !(1..=100).contains(&resource.weight) {
@@ -46,7 +46,7 @@ pub fn checked(resources: &[Resource]) -> Result<(), FieldError> {
     Ok(())
 }
 
-/// A point of a curve: at this use (0..=100) a node is worth so much (0..=10).
+/// A point of a curve: the score (0..=10) at a utilization (0..=100).
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CurvePoint {
@@ -56,15 +56,15 @@ pub struct CurvePoint {
 
 #[derive(Clone, Debug)]
 pub enum Strategy {
-    /// The emptier, the better.
+    /// Prefers the least used.
     Least,
-    /// The fuller, the better.
+    /// Prefers the most used.
     Most,
     Curve(Vec<CurvePoint>),
 }
 
-/// What a Pod would take of one resource beside what is taken, and of how much. None: the node has none of it, or the Pod
-/// wants none of what few nodes have.
+/// A resource's usage including the Pod, and the capacity. `None`: the node has none of it, or the Pod requests none of a special
+/// resource.
 pub fn share(resource: &str, used: &Amounts, wanted: &Amounts, capacity: &Amounts) -> Option<(i64, i64)> {
     let (has, wants) = (capacity.get(resource), wanted.get(resource));
     let scarce = !matches!(resource, "cpu" | "memory" | "ephemeral-storage");
@@ -78,7 +78,7 @@ impl Strategy {
         for Resource { name, weight } in resources {
             let Some((used, capacity)) = share(name, &node.load.assumed, wanted, &node.allocatable) else { continue };
             let points = self.points(used, capacity);
-            // Upstream's curve leaves out what scores nothing.
+            // Upstream's curve ignores resources with a score of 0.
             if points > 0 || !matches!(self, Strategy::Curve(_)) {
                 sum += points * weight;
                 weights += weight;
@@ -100,12 +100,12 @@ impl Strategy {
     }
 }
 
-/// `part` of `capacity`, which is more than nothing.
+/// `part` as a percentage of `capacity`, which is positive.
 fn percent(part: i64, capacity: i64) -> i64 {
     part.checked_mul(MAX_SCORE).map_or_else(|| part / (capacity / MAX_SCORE), |part| part / capacity)
 }
 
-/// The broken line through the points, times ten.
+/// Linear interpolation between the points, times ten.
 fn on(curve: &[CurvePoint], utilization: i64) -> i64 {
     let score = |n: usize| curve[n].score * 10;
     for n in 0..curve.len() {

@@ -1,4 +1,4 @@
-//! NodeResourcesFit: what the Pod requests must be free on the node; how full it gets is its rank.
+//! NodeResourcesFit: the Pod's requests must be available on the node; its score depends on the resulting utilization.
 //! <https://kubernetes.io/docs/concepts/scheduling-eviction/resource-bin-packing/>
 
 use serde::{Deserialize, Serialize};
@@ -49,9 +49,9 @@ struct RequestedToCapacityRatio {
 }
 
 struct NodeResourcesFit {
-    /// Names of resources that somebody else takes care of.
+    /// Resources that something else manages.
     ignored: Vec<String>,
-    /// Likewise what comes before the `/` of names.
+    /// Prefixes (before the `/`) of such resources.
     ignored_groups: Vec<String>,
     strategy: Strategy,
     resources: Vec<Resource>,
@@ -95,7 +95,7 @@ fn check_names(field: &str, given: &[String]) -> Result<(), FieldError> {
     given.iter().enumerate().find_map(wrong).map_or(Ok(()), Err)
 }
 
-/// The field of an error is what stands behind the shape's.
+/// Errors name the field below the shape.
 fn check_shape(shape: &[CurvePoint]) -> Result<(), FieldError> {
     if shape.is_empty() {
         return Err(FieldError::required("", "at least one point must be specified"));
@@ -115,7 +115,7 @@ fn check_shape(shape: &[CurvePoint]) -> Result<(), FieldError> {
     Ok(())
 }
 
-/// How many of the other resources that a node lacks are told: each is a text, for each node.
+/// How many other insufficient resources are reported per node.
 const MAX_TOLD: usize = 10;
 
 impl NodeResourcesFit {
@@ -127,7 +127,7 @@ impl NodeResourcesFit {
 
     fn check(&self, pod: &PodInfo, node: &NodeInfo) -> Option<Rejection> {
         let (wanted, used, capacity) = (&pod.requests, &node.load.requested, &node.allocatable);
-        // What is requested already may be more than there is; what is not requested may lack.
+        // Usage may exceed the capacity; resources that are not requested do not matter.
         let lacks = |wanted: i64, used: i64, capacity: i64| wanted > 0 && wanted > capacity.saturating_sub(used);
         let (mut why, mut resolvable) = (Vec::new(), true);
         if node.load.pod_count() + 1 > node.max_pods {

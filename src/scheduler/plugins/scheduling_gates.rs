@@ -1,4 +1,4 @@
-//! SchedulingGates: a Pod with gates is not put in line.
+//! SchedulingGates: a Pod with gates is not queued.
 //! <https://kubernetes.io/docs/concepts/scheduling-eviction/pod-scheduling-readiness/>
 
 use super::{

@@ -1,4 +1,4 @@
-//! TaintToleration: NoSchedule and NoExecute taints keep Pods away that do not tolerate them; PreferNoSchedule ones count.
+//! TaintToleration: NoSchedule and NoExecute taints reject Pods that do not tolerate them; PreferNoSchedule ones affect the score.
 //! <https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/>
 
 use k8s_openapi::api::core::v1::Taint;
@@ -38,21 +38,21 @@ pub fn tolerated(pod: &PodInfo, taint: &Taint) -> bool {
     })
 }
 
-/// Whether a taint that the Pod does not tolerate keeps it off a node.
+/// Whether a taint that the Pod does not tolerate rejects it.
 pub fn is_barred(pod: &PodInfo, node: &NodeInfo) -> bool {
     let bars = |t: &&Taint| t.effect == "NoSchedule" || t.effect == "NoExecute";
     node.taints.iter().filter(bars).any(|t| !tolerated(pod, t))
 }
 
 impl Plugin for TaintToleration {
-    /// The text names no taint since 1.34.2: a Pod's status shall not tell of the nodes.
+    /// Upstream's message names no taint since 1.34.2: a Pod's status should not reveal details of nodes.
     fn pre_filter<'c>(&'c self, pod: &'c PodInfo, _: &'c Cluster) -> PreFilter<'c> {
         PreFilter::Check(Box::new(|node| {
             is_barred(pod, node).then(|| Rejection::always("node(s) had untolerated taint(s)"))
         }))
     }
 
-    /// The fewer PreferNoSchedule taints are not tolerated, the better.
+    /// Fewer untolerated PreferNoSchedule taints are better.
     fn score(&self, pod: &PodInfo, _: &Cluster, nodes: &[&NodeInfo], points: &mut [i64]) -> bool {
         for (node, points) in nodes.iter().zip(&mut *points) {
             let soft = node.taints.iter().filter(|t| t.effect == "PreferNoSchedule");

@@ -1,4 +1,4 @@
-//! VolumeBinding: a Pod goes where its volumes are, or where there are some for its claims, which it then gets.
+//! VolumeBinding: places a Pod where its volumes are reachable, or where its unbound claims can be bound.
 //! <https://kubernetes.io/docs/concepts/storage/storage-classes/#volume-binding-mode>
 
 use std::{
@@ -49,7 +49,7 @@ pub const ROW: Row = Row {
     make,
 };
 
-/// How long a Pod's node is kept for it until its claims are bound.
+/// How long a Pod's node is reserved until its claims are bound.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct VolumeBindingArgs {
@@ -73,26 +73,26 @@ fn make(value: &Value) -> Result<Box<dyn Plugin>, FieldError> {
     }
 }
 
-/// A claim that gets its volume only when its first Pod has a node.
+/// A claim with delayed binding, until its first Pod has a node.
 struct Delayed {
     claim: Arc<PersistentVolumeClaim>,
-    /// The node for which its volume is being made.
+    /// The node that its volume is being provisioned for.
     selected: Option<String>,
-    /// A volume that waits for it.
+    /// A volume that is reserved for it.
     reserved: Option<Arc<PersistentVolume>>,
-    /// Others that suit it, the best first.
+    /// Other matching volumes, the best first.
     free: Vec<Arc<PersistentVolume>>,
     class: Option<Arc<StorageClass>>,
 }
 
-/// What a Pod asks of a node for its claims' sake.
+/// What a Pod's claims require of a node.
 #[derive(Default)]
 struct Wishes {
-    /// The volumes that its claims have.
+    /// The volumes of its bound claims.
     bound: Vec<Arc<PersistentVolume>>,
-    /// A claim has one that does not exist.
+    /// A claim's volume does not exist.
     lost: bool,
-    /// The one that wants the least first.
+    /// The smallest request first.
     delayed: Vec<Delayed>,
 }
 
@@ -100,7 +100,7 @@ struct Wishes {
 #[derive(Default)]
 struct Found {
     volumes: Vec<(Arc<PersistentVolumeClaim>, Arc<PersistentVolume>)>,
-    /// Those for which volumes are made.
+    /// Those to provision volumes for.
     made: Vec<Arc<PersistentVolumeClaim>>,
 }
 
@@ -109,12 +109,12 @@ fn is_delayed(claim: &PersistentVolumeClaim, storage: &Storage) -> bool {
     mode == Some("WaitForFirstConsumer")
 }
 
-/// Why a claim of a Pod cannot be used, in upstream's words.
+/// Why a Pod's claim cannot be used, in upstream's words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum ClaimError {
     #[error("persistentvolumeclaim {name:?} not found")]
     NotFound { name: String },
-    /// It is made for the Pod, and not made yet.
+    /// The Pod's own claim, which is not created yet.
     #[error("waiting for ephemeral volume controller to create the persistentvolumeclaim {name:?}")]
     Awaited { name: String },
     /// Its volume is gone.
@@ -126,7 +126,7 @@ enum ClaimError {
     NotOwner(NotOwner),
 }
 
-/// A claim of a Pod, if it can be used at all.
+/// A Pod's claim, if it is usable.
 fn usable<'c>(
     pod: &PodInfo,
     used: &podwright_api::persistent_volume::Used,
@@ -151,12 +151,12 @@ fn usable<'c>(
 }
 
 impl Wishes {
-    /// None: it has no claims. An error: no node will do.
+    /// `None`: it has no claims. An error: no node is suitable.
     fn of(pod: &PodInfo, storage: &Storage) -> Result<Option<Wishes>, Reason> {
         if pod.claims.is_empty() {
             return Ok(None);
         }
-        // Several volumes of a Pod may name one claim, which gets one volume all the same.
+        // Several volumes of a Pod may name the same claim, which gets a single volume.
         let mut claims = BTreeMap::new();
         for used in &pod.claims {
             claims.insert(&used.name, usable(pod, used, storage).map_err(|why| why.to_string())?);
@@ -176,7 +176,7 @@ impl Wishes {
         Ok(Some(wishes))
     }
 
-    /// What the claims get on a node; or what is against it.
+    /// What the claims get on a node; or the reasons against it.
     fn on(&self, node: &NodeInfo) -> Result<Found, Vec<Reason>> {
         let reached = |volume: &Arc<PersistentVolume>| is_reachable(volume, &node.name, |key| node.label(key));
         let mut why: Vec<Reason> = Vec::new();
@@ -219,7 +219,7 @@ impl Delayed {
         }
     }
 
-    /// The volume that the claim gets on a node; within: none, one is made for it there. None: it gets none there.
+    /// The volume for the claim on a node; inner `None`: one is provisioned there. `None`: it gets none there.
     fn choose(
         &self,
         node: &NodeInfo,
@@ -245,7 +245,7 @@ fn makes_volumes(class: &StorageClass) -> bool {
     !class.provisioner.is_empty() && class.provisioner != NO_PROVISIONER
 }
 
-/// Whether volumes of a class can be reached from a node: the terms are alternatives, none at all allow every one.
+/// Whether a class' volumes are reachable from a node: the terms are alternatives, and an empty list allows every node.
 fn is_in_topology(class: &StorageClass, node: &NodeInfo) -> bool {
     let terms = class.allowed_topologies.as_deref().unwrap_or_default();
     let matches = |term: &k8s_openapi::api::core::v1::TopologySelectorTerm| {
@@ -312,10 +312,10 @@ impl Plugin for VolumeBindingArgs {
 
     fn is_ready(&self, pod: &PodInfo, node: &NodeInfo, cluster: &Cluster) -> Result<bool, Reason> {
         let kept = cluster.storage.is_kept(&pod.uid).map_err(|why| format!("binding volumes: {why}"))?;
-        // All its claims are bound then: which volumes would suit them is not asked.
+        // All its claims are bound then: further candidates are not needed.
         let wishes = if kept { Wishes::of(pod, &cluster.storage).ok().flatten() } else { None };
         let Some(wishes) = wishes else { return Ok(kept) };
-        // Who binds them may have chosen others than were promised.
+        // The binder may have chosen other volumes than promised.
         let far = |volume: &&Arc<PersistentVolume>| !is_reachable(volume, &node.name, |key| node.label(key));
         match wishes.bound.iter().find(far) {
             Some(volume) => {
@@ -336,11 +336,11 @@ impl Plugin for VolumeBindingArgs {
             ClusterEvent::NodeAdded | ClusterEvent::NodeLabels => QueueingHint::Here,
             ClusterEvent::Claim(key) => QueueingHint::anywhere(uses(pod, key)),
             ClusterEvent::Volume(old, new) => {
-                // What is free may suit a claim; of one that is new a bound claim may have been in want.
+                // A free volume may match a claim; a new one may be what a bound claim was missing.
                 let labels = old.as_ref().is_some_and(|old| old.metadata.labels != new.metadata.labels);
                 QueueingHint::anywhere(old.is_none() || labels || volume_phase(new) == "Available")
             }
-            // It had chosen a node, and what was promised to it there is free again.
+            // It had a chosen node, and its promised volumes there are free again.
             ClusterEvent::PodRemoved(other) => QueueingHint::anywhere(!other.claims.is_empty() && !other.has_node()),
             ClusterEvent::Class(None, _) => QueueingHint::Anywhere,
             ClusterEvent::Class(Some(old), new) => {

@@ -1,6 +1,6 @@
-//! VolumeRestrictions: a claim that is for one Pod alone has one.
+//! VolumeRestrictions: a ReadWriteOncePod claim is used by one Pod.
 //!
-//! Upstream has it look at disks of some clouds, too, which are written into Pods themselves; no node here mounts these.
+//! Upstream also checks inline disks of some clouds; no node here mounts these.
 
 use std::collections::HashSet;
 
@@ -21,7 +21,7 @@ pub const ROW: Row = Row {
 #[derive(Default)]
 struct VolumeRestrictions;
 
-/// Whether a Pod uses one of a namespace's claims.
+/// Whether a Pod uses one of these claims.
 fn uses_one(pod: &PodInfo, namespace: &str, claims: &HashSet<String>) -> bool {
     pod.key.namespace == namespace && !pod.claim_names.is_disjoint(claims)
 }
@@ -44,7 +44,7 @@ impl Plugin for VolumeRestrictions {
         let has_one = move |other: &PodInfo| uses_one(other, &pod.key.namespace, &alone);
         let all = cluster.nodes().flat_map(|node| node.load.pods());
         let users = all.filter(|other| has_one(other)).count() as i64;
-        // Wherever such a Pod is, this one goes nowhere.
+        // If another Pod uses it, no node is suitable.
         PreFilter::Check(Box::new(move |node| {
             let users = users + node.supposed.sum(|other| has_one(other).into());
             (users > 0).then(|| {

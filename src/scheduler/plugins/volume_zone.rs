@@ -1,4 +1,4 @@
-//! VolumeZone: a Pod goes to the zone and region that its volumes are labelled with.
+//! VolumeZone: places a Pod in the zone and region of its volumes' labels.
 
 use std::collections::BTreeSet;
 
@@ -33,7 +33,7 @@ pub const ROW: Row = Row {
 #[derive(Default)]
 struct VolumeZone;
 
-/// The labels that say where something is, with the present name of each.
+/// Topology labels, with the current name of each.
 const LABELS: [(&str, &str); 4] = [
     ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"),
     ("failure-domain.beta.kubernetes.io/region", "topology.kubernetes.io/region"),
@@ -41,21 +41,21 @@ const LABELS: [(&str, &str); 4] = [
     ("topology.kubernetes.io/region", "topology.kubernetes.io/region"),
 ];
 
-/// A label that a node must have with one of these values, and the label's present name.
+/// A label that a node must have with one of these values, and the label's current name.
 type PvTopology = (&'static str, &'static str, BTreeSet<String>);
 
-/// Where a volume is. Several zones are written `a__b`.
+/// The topology of a volume. Several zones are written `a__b`.
 fn places(volume: &PersistentVolume) -> Vec<PvTopology> {
     let label = |key: &str| volume.metadata.labels.as_ref()?.get(key);
     let place = |(key, present): (&'static str, &'static str)| {
         let values: BTreeSet<String> = label(key)?.split("__").map(|zone| zone.trim().to_owned()).collect();
-        // Upstream ignores a label that names no zone.
+        // Upstream ignores a label with an empty value.
         (!values.contains("")).then_some((key, present, values))
     };
     LABELS.into_iter().filter_map(place).collect()
 }
 
-/// Where all volumes of a Pod's claims are; claims that wait for their first Pod have none yet.
+/// The topology of all of a Pod's volumes; unbound claims with delayed binding have none.
 fn all_places(pod: &PodInfo, cluster: &Cluster) -> Result<Vec<PvTopology>, Reason> {
     let mut all = Vec::new();
     for used in pod.claims.iter().filter(|used| !used.ephemeral) {
@@ -93,7 +93,7 @@ impl Plugin for VolumeZone {
             Ok(all) => all,
         };
         PreFilter::Check(Box::new(move |node| {
-            // A cluster of one zone need not name it.
+            // A single-zone cluster may have no labels.
             let placed = LABELS.iter().any(|(key, _)| node.label(key).is_some());
             let out = placed && !all.iter().all(|place| is_there(place, node));
             out.then(|| Rejection::always("node(s) had no available volume zone"))

@@ -1,8 +1,7 @@
-//! The Pods whose turn it is or will be: the more important ones first, and of one priority each namespace in its turn.
+//! Active Pods: higher priority first, and within a priority alternating between namespaces.
 //!
-//! Upstream's PrioritySort goes by time within a priority, whosever the Pods are: who has thousands of them then keeps all others
-//! waiting. Here each namespace that has some has one decided, then the next one's has its turn; within a namespace it is first
-//! come, first served. Each operation takes logarithmic time.
+//! Upstream's PrioritySort orders by time within a priority, so a user with thousands of Pods delays all others. Here one Pod of
+//! each namespace is decided in turn; within a namespace it is first come, first served. Each operation takes logarithmic time.
 
 use std::{
     cmp::Reverse,
@@ -11,14 +10,14 @@ use std::{
 
 use podwright_client::Key;
 
-/// When a Pod was put in line, and which it is.
+/// When a Pod was queued, and its key.
 type Arrival = (u64, Key);
 
 /// See the module.
 #[derive(Default)]
 pub(super) struct Active {
     priorities: BTreeMap<Reverse<i32>, Namespaces>,
-    /// How many turns have been given out.
+    /// How many turns have been assigned.
     turns: u64,
 }
 
@@ -41,7 +40,7 @@ impl Active {
         self.priorities.is_empty()
     }
 
-    /// Behind those of its namespace; a namespace that has none gets its turn behind all others.
+    /// After those of its namespace; a new namespace gets its turn after all others.
     pub fn insert(&mut self, priority: Reverse<i32>, arrival: Arrival) {
         let Namespaces { waiting, turns } = self.priorities.entry(priority).or_default();
         if let Some(line) = waiting.get_mut(&arrival.1.namespace) {
@@ -67,7 +66,7 @@ impl Active {
         }
     }
 
-    /// The Pod whose turn it is, which stays until it is removed. The next turn is another namespace's.
+    /// The next Pod, which stays until it is removed. The following turn is another namespace's.
     pub fn next(&mut self) -> Option<Key> {
         let Namespaces { waiting, turns } = self.priorities.first_entry()?.into_mut();
         let (_, namespace) = turns.pop_first()?;

@@ -1,5 +1,5 @@
-//! CertificateApproval, CertificateSigning and CertificateSubjectRestriction: who may decide on certificates, and what nobody
-//! may ask for.
+//! CertificateApproval, CertificateSigning and CertificateSubjectRestriction: who may decide on certificates, and which requests
+//! are always refused.
 
 use super::{operation::Operation, review::Review};
 use crate::certificates;
@@ -12,12 +12,12 @@ pub(super) fn concerns(review: &Review<'_>) -> bool {
     review.call.kind.built_in() == KIND
 }
 
-/// An approval, in whatever subresource it comes.
+/// Checks an approval, through whichever subresource it arrives.
 pub(super) fn may_approve(review: &Review<'_>, new: &Object) -> Result<(), Status> {
     may_decide(review, new, certificates::approves, "approve")
 }
 
-/// A certificate, likewise.
+/// Checks a signing (an issued certificate) in the same way.
 pub(super) fn may_sign(review: &Review<'_>, new: &Object) -> Result<(), Status> {
     may_decide(review, new, certificates::signs, "sign")
 }
@@ -36,7 +36,7 @@ fn may_decide(
     }
 }
 
-/// Before anything is decided by it.
+/// Mutates, so that it runs before any decision that depends on it.
 pub(super) fn keep_reason(review: &Review<'_>, new: &mut Object) -> Result<(), Status> {
     if matches!(review.operation, Operation::Create | Operation::Update) {
         certificates::keep_reason(review.call, new, review.old);

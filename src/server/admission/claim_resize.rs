@@ -1,4 +1,4 @@
-//! PersistentVolumeClaimResize: a claim grows only where its class says that its volumes can.
+//! PersistentVolumeClaimResize: a claim grows only where its class allows volume expansion.
 
 use super::{operation::Operation, review::Review};
 use podwright_api::{Object, Quantity, Status};

@@ -1,4 +1,4 @@
-//! DefaultIngressClass: an Ingress that names no class is of the default one; of several the newest.
+//! DefaultIngressClass: an Ingress without a class gets the default one; the newest if there are several.
 //! <https://kubernetes.io/docs/concepts/services-networking/ingress/#default-ingress-class>
 
 use super::{default_storage_class, operation::Operation, review::Review};

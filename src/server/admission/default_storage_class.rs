@@ -1,4 +1,4 @@
-//! DefaultStorageClass: a claim that names no class is of the default one; of several the newest.
+//! DefaultStorageClass: a claim without a class gets the default one; the newest if there are several.
 //! <https://kubernetes.io/docs/concepts/storage/storage-classes/#default-storageclass>
 
 use super::{operation::Operation, review::Review};
@@ -24,7 +24,7 @@ pub(super) fn mutate(review: &Review<'_>, claim: &mut Object) -> Result<(), Stat
     Ok(())
 }
 
-/// The newest of the classes that one of these annotations marks as the default; of those of one second the first by name.
+/// The newest of the classes that one of these annotations marks as the default; ties (the same second) go to the first by name.
 pub(super) fn newest(review: &Review<'_>, resource: &str, marks: &[&str]) -> Option<Object> {
     let age = |class: &Object| class.0["metadata"]["creationTimestamp"].as_str().map(str::to_owned);
     let mut classes = review.list(resource, None);

@@ -1,4 +1,4 @@
-//! DefaultTolerationSeconds: how long a Pod stays on a node that is not ready or not reachable, where it does not say.
+//! DefaultTolerationSeconds: how long a Pod stays on a node that is not ready or not reachable, unless it says so itself.
 
 use super::{operation::Operation, review::Review};
 use podwright_api::{Object, Status, pod};

@@ -9,10 +9,10 @@ use super::{operation::Operation, review::Review};
 use podwright_api::pod_totals::{self, Amounts};
 use podwright_api::{Object, Quantity, Status};
 
-/// Tells what was filled in.
+/// Records what was filled in.
 const ANNOTATION: &str = "kubernetes.io/limit-ranger";
 
-/// Whether it is a write that LimitRanges bear on.
+/// Whether LimitRanges apply to this write.
 pub(super) fn concerns(review: &Review<'_>) -> bool {
     match review.operation {
         Operation::Create => review.is_about("Pod") || review.is_about("PersistentVolumeClaim"),
@@ -21,7 +21,7 @@ pub(super) fn concerns(review: &Review<'_>) -> bool {
     }
 }
 
-/// The only update that changes what a Pod's containers ask for.
+/// Resize is the only update that changes the resources of a Pod's containers.
 fn is_resize(review: &Review<'_>) -> bool {
     review.call.kind.built_in() == "Pod" && review.operation == Operation::Update && review.subresource() == "resize"
 }
@@ -30,7 +30,7 @@ fn ranges(review: &Review<'_>) -> Vec<Object> {
     review.list("limitranges", Some(review.namespace()))
 }
 
-/// The items of a range that are of a type.
+/// The items of a range with the given type.
 fn limits<'a>(range: &'a Object, of_type: &'static str) -> impl Iterator<Item = &'a Value> {
     range.0["spec"]["limits"].as_array().into_iter().flatten().filter(move |limit| limit["type"] == of_type)
 }
@@ -56,8 +56,8 @@ pub(super) fn mutate(review: &Review<'_>, pod: &mut Object) -> Result<(), Status
     Ok(())
 }
 
-/// Fills the default requests and limits into every container, and those init containers that are to have them, and notes it in
-/// an annotation.
+/// Fills the default requests and limits into every container, and those init containers that need them, and notes it in an
+/// annotation.
 fn fill(pod: &mut Object, defaults: &[Map<String, Value>; 2], has: impl Fn(&Value) -> bool) {
     let mut told: Vec<String> = Vec::new();
     for (list, called) in [("containers", "container"), ("initContainers", "init container")] {
@@ -132,11 +132,11 @@ fn claim(range: &Object, claim: &Object, errors: &mut Vec<String>) {
     }
 }
 
-/// What something asks for, held against one item of a range.
+/// What something requests, checked against one item of a range.
 struct Asked {
     of: &'static str,
     requests: Amounts,
-    /// `None`: it knows no limits.
+    /// `None`: it has no limits.
     limits: Option<Amounts>,
 }
 

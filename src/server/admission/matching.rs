@@ -1,4 +1,4 @@
-//! Which requests a webhook or a policy is about: rules, match policy, selectors.
+//! Which requests a webhook or a policy applies to: rules, match policy, selectors.
 //! <https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/#matching-requests-rules>
 
 use serde_json::Value;
@@ -7,7 +7,7 @@ use super::{operation::Operation, review::Review};
 use podwright_api::selector::LabelSelector;
 use podwright_api::{Kind, Object, Status};
 
-/// What no webhook and no policy is asked about: they could lock themselves in.
+/// Resources that webhooks and policies never see: they could lock themselves in.
 const EXEMPT: &[&str] = &[
     "MutatingAdmissionPolicy",
     "MutatingAdmissionPolicyBinding",
@@ -21,8 +21,8 @@ pub(super) fn is_exempt(review: &Review<'_>) -> bool {
     EXEMPT.contains(&review.call.kind.built_in())
 }
 
-/// The version in which the rules want to see the object, if they name the request: the one that was asked for, or another
-/// of the same kind where they count as equivalent.
+/// The version in which the rules want to see the object, if they match the request: the requested version, or an equivalent one
+/// where `matchPolicy` allows that.
 pub(super) fn by_rules(review: &Review<'_>, rules: &Value, match_policy: &Value) -> Option<&'static Kind> {
     let asked = review.call.asked();
     let named = |row: &Kind| rules.as_array().is_some_and(|rules| rules.iter().any(|rule| names(review, rule, row)));
@@ -37,7 +37,7 @@ pub(super) fn by_rules(review: &Review<'_>, rules: &Value, match_policy: &Value)
     { versions }.find(|row| !std::ptr::eq(*row, asked) && named(row))
 }
 
-/// Whether a rule names the request, were it for this version.
+/// Whether a rule matches the request if it came in this version.
 fn names(review: &Review<'_>, rule: &Value, row: &Kind) -> bool {
     let list = |field: &str| rule[field].as_array().map(Vec::as_slice).unwrap_or_default();
     let has = |field: &str, wanted: &str| list(field).iter().any(|it| it == "*" || it == wanted);
@@ -51,7 +51,7 @@ fn names(review: &Review<'_>, rule: &Value, row: &Kind) -> bool {
         "Cluster" => !row.namespaced,
         _ => true,
     };
-    // A policy's rule may be about some objects alone.
+    // A policy's rule may be restricted to named objects.
     let names = list("resourceNames");
     scope
         && has("operations", review.operation.as_str())
@@ -61,7 +61,7 @@ fn names(review: &Review<'_>, rule: &Value, row: &Kind) -> bool {
         && (names.is_empty() || names.iter().any(|name| name == review.call.name()))
 }
 
-/// Whether the namespace's labels, and those of the object before or after, are the selected ones.
+/// Whether the selectors match the namespace's labels and those of the object, before or after the change.
 pub(super) fn by_selectors(review: &Review<'_>, object: &Object, it: &Value) -> Result<bool, Status> {
     let namespaces = LabelSelector::from_json(&it["namespaceSelector"])?;
     let objects = LabelSelector::from_json(&it["objectSelector"])?;
@@ -82,8 +82,8 @@ pub(super) fn by_selectors(review: &Review<'_>, object: &Object, it: &Value) -> 
         && (objects.is_empty() || selected(object) || old.is_some_and(selected)))
 }
 
-/// The version by which a policy's `matchConstraints`, or a binding's `matchResources`, name the request; none where they do
-/// not. Constraints without rules name nothing, resources without rules everything.
+/// The version in which a policy's `matchConstraints`, or a binding's `matchResources`, match the request; `None` if they do not.
+/// Constraints without rules match nothing, resources without rules everything.
 pub(super) fn by_resources(
     review: &Review<'_>,
     object: &Object,

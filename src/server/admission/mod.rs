@@ -1,10 +1,9 @@
 //! Admission: what the server itself adds to a write, or refuses it for.
 //!
-//! [`PLUGINS`] is the table: one row and one file a plugin, in upstream's order. All that mutate run first, on the object as
-//! it was received and defaulted; then it is prepared and validated as a whole; then all that validate run. Most plugins are
-//! pure: a [`Review`] (what is asked, and listers of what the cluster holds) and the object make a mutation or a verdict.
-//! Those that must wait for something say so by their form.
-//! <https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/>
+//! [`PLUGINS`] is the table: one row and one file a plugin, in upstream's order. Mutating plugins run first, on the object as it
+//! was received and defaulted; then it is prepared and validated as a whole; then validating plugins run. Most plugins are pure: a
+//! [`Review`] (the request, and listers of what the cluster holds) and the object make a mutation or a verdict. Those that must
+//! wait have an asynchronous form. <https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/>
 
 use std::time::Instant;
 
@@ -54,7 +53,7 @@ pub(super) use review::Review;
 struct Plugin {
     /// Upstream's name.
     name: &'static str,
-    /// Whether it has anything to say of such a request: most have of few, and then nothing else of them runs.
+    /// Whether the plugin applies to a request: most apply to few, and are skipped entirely otherwise.
     concerns: fn(&Review<'_>) -> bool,
     mutate: Mutate,
     validate: Validate,
@@ -64,19 +63,19 @@ enum Mutate {
     Nothing,
     Now(fn(&Review<'_>, &mut Object) -> Result<(), Status>),
     Later(for<'a> fn(&'a Review<'_>, &'a mut Object) -> BoxFuture<'a, Result<(), Status>>),
-    /// They remember whom they have asked.
+    /// Webhooks keep track of which have been called.
     Webhooks,
 }
 
-/// Of a deletion the object is the one that goes.
+/// For a deletion, the object is the one being deleted.
 enum Validate {
     Nothing,
     Now(fn(&Review<'_>, &Object) -> Result<(), Status>),
     Later(for<'a> fn(&'a Review<'_>, &'a Object) -> BoxFuture<'a, Result<(), Status>>),
 }
 
-/// What a write takes of a quota, or what it says of others beside it: stored in the write's own transaction, if the key is still
-/// at the revision that the charge was computed on (0: absent).
+/// What a write charges to a quota, or records for a joint check: stored in the write's own transaction, provided that the key is
+/// still at the revision that the charge was computed from (0: absent).
 pub(super) struct Charge {
     pub key: String,
     pub revision: Revision,
@@ -219,7 +218,7 @@ static PLUGINS: &[Plugin] = &[
     },
 ];
 
-/// Upstream's plugins that are not here: none of them is on, and so each may be turned off.
+/// Upstream's plugins that do not exist here: they are always off, so turning them off is accepted.
 const ELSEWHERE: &[&str] = &[
     "AlwaysAdmit",
     "AlwaysDeny",
@@ -240,13 +239,13 @@ const ELSEWHERE: &[&str] = &[
     "TaintNodesByCondition",
 ];
 
-/// Why plugins cannot be turned on and off so, in the words of upstream's flags.
+/// Why these flags cannot be applied, in upstream's words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PluginsError {
-    /// Of this flag, without its dashes: upstream has no plugin of this name, or has one that is not here.
+    /// The flag, without dashes, and the plugin: upstream has none of this name, or podwright does not have it.
     #[error("{flag} plugin {plugin:?} is unknown")]
     Unknown { flag: &'static str, plugin: String },
-    /// These are turned on and off.
+    /// These are both enabled and disabled.
     #[error("[{}] in {ENABLE} and {DISABLE} overlapped", .0.join(" "))]
     Overlap(Vec<String>),
 }
@@ -254,15 +253,16 @@ pub enum PluginsError {
 const ENABLE: &str = "enable-admission-plugins";
 const DISABLE: &str = "disable-admission-plugins";
 
-/// Which plugins are off; all others of the table are on.
+/// Which plugins are off; all others are on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Disabled(Vec<&'static str>);
 
 impl Disabled {
-    /// As upstream's flags `--enable-admission-plugins` and `--disable-admission-plugins` say it.
+    /// Parses upstream's `--enable-admission-plugins` and `--disable-admission-plugins`.
     ///
     /// # Errors
-    /// One is unknown, or is turned on and off.
+    ///
+    /// A plugin is unknown, or both enabled and disabled.
     pub fn of(enable: &[String], disable: &[String]) -> Result<Disabled, PluginsError> {
         let unknown = |flag, plugin: &String| Err(PluginsError::Unknown { flag, plugin: plugin.clone() });
         let find = |name: &String| PLUGINS.iter().map(|plugin| plugin.name).find(|known| known == name);
@@ -292,12 +292,12 @@ fn is_on(server: &Server, name: &str) -> bool {
     !server.config.disabled_admission.has(name)
 }
 
-/// The plugins that a request concerns.
+/// The plugins that apply to a request.
 fn concerned<'a>(review: &'a Review<'_>) -> impl Iterator<Item = &'static Plugin> + 'a {
     PLUGINS.iter().filter(|plugin| (plugin.concerns)(review) && is_on(review.server, plugin.name))
 }
 
-/// Kinds whose objects rule over writes of others: a write of theirs is acknowledged when it is in force.
+/// Kinds whose objects govern writes of others: a write to them is acknowledged once it is in force.
 const POLICIES: &[&str] = &[
     "IngressClass",
     "LimitRange",
@@ -312,22 +312,22 @@ const POLICIES: &[&str] = &[
     "ValidatingWebhookConfiguration",
 ];
 
-/// Whether writes are told to others, who should not hear of states that are past.
+/// Whether webhooks see the write; they should not see stale states.
 pub(super) fn asks_others(server: &Server, call: &ResolvedRequest) -> bool {
     webhook::concerns(&Review::new(server, call, Operation::Update, None))
 }
 
-/// Whether objects of this kind rule over writes of others.
+/// Whether objects of this kind govern writes of others.
 pub(super) fn is_policy(kind: &Kind) -> bool {
     POLICIES.contains(&kind.built_in())
 }
 
-/// Counts what one plugin, or all of one half, has decided.
+/// Counts what one plugin, or one phase as a whole, decided.
 fn decided(review: &Review<'_>, half: Half, began: Instant, done: &Result<(), Status>) -> Decided {
     Decided { half, operation: review.operation, rejected: done.is_err(), began }
 }
 
-/// Lets the mutating plugins at an object; twice where a webhook has changed it.
+/// Runs the mutating plugins on an object; twice if a webhook changed it.
 pub(super) async fn mutate(review: &Review<'_>, object: &mut Object) -> Result<(), Status> {
     let began = Instant::now();
     let done = Span::current().part("Admit", mutate_in_rounds(review, object)).await;
@@ -357,7 +357,7 @@ async fn mutate_in_rounds(review: &Review<'_>, object: &mut Object) -> Result<()
     Ok(())
 }
 
-/// Whether an object may go. (Of the mutating plugins webhooks alone look at deletions.)
+/// Whether an object may be deleted. (Webhooks are the only mutating plugins that look at deletions.)
 pub(super) async fn remove(review: &Review<'_>, object: &Object) -> Result<(), Status> {
     if webhook::concerns(review) && is_on(review.server, "MutatingAdmissionWebhook") {
         webhook::mutate(review, &mut webhook::Rounds::default(), &mut object.clone()).await?;
@@ -365,7 +365,7 @@ pub(super) async fn remove(review: &Review<'_>, object: &Object) -> Result<(), S
     validate(review, object).await
 }
 
-/// Asks the validating plugins.
+/// Runs the validating plugins.
 pub(super) async fn validate(review: &Review<'_>, object: &Object) -> Result<(), Status> {
     let began = Instant::now();
     let done = Span::current().part("Validate", validate_each(review, object)).await;
@@ -391,15 +391,15 @@ fn counts_quotas(review: &Review<'_>) -> bool {
     !review.namespace().is_empty() && is_on(review.server, "ResourceQuota")
 }
 
-/// Whose locks a write waits for, in this order: those of its namespace's quotas, and of what holds of several objects together.
+/// The locks that a write takes, in this order: its namespace's quotas, and the joint check that it falls under.
 pub(super) fn locks_of(review: &Review<'_>, object: &Object) -> Vec<String> {
     let has_quotas = counts_quotas(review) && review.exists("resourcequotas", Some(review.namespace()));
     let quotas = has_quotas.then(|| review.namespace().to_owned());
     quotas.into_iter().chain(together::rule(review, object).map(together::Rule::turn)).collect()
 }
 
-/// What a write takes of quotas, and what it is looked at together with others for; a refusal where there is not enough left. All
-/// that has been acknowledged counts. This is the last word of ResourceQuota, asked again whenever others were charged meanwhile.
+/// What a write charges to quotas and joint checks, or a refusal if too little is left. Everything acknowledged counts. This is
+/// ResourceQuota's final decision, computed again whenever others were charged meanwhile.
 pub(super) async fn charges(review: &Review<'_>, object: &Object) -> Result<Vec<Charge>, Status> {
     let together = match together::rule(review, object) {
         Some(rule) => Some(rule.charge(review, object).await?),
@@ -414,7 +414,7 @@ pub(super) async fn charges(review: &Review<'_>, object: &Object) -> Result<Vec<
     Ok(charges)
 }
 
-/// Both, for what is stored nowhere as it is: bindings, evictions, token requests, the options of a connection.
+/// Mutates and validates what is not stored as it is: bindings, evictions, token requests, connection options.
 pub(super) async fn admit(
     server: &Server,
     call: &ResolvedRequest,
@@ -452,7 +452,7 @@ mod tests {
         assert!(PLUGINS.iter().all(|plugin| !ELSEWHERE.contains(&plugin.name)));
     }
 
-    /// Upstream's `AllOrderedPlugins`, and where upstream has TaintNodesByCondition one of our own.
+    /// Upstream's `AllOrderedPlugins`, with one of our own in place of TaintNodesByCondition.
     const UPSTREAM: &[&str] = &[
         "NamespaceLifecycle",
         "LimitRanger",

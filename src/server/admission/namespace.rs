@@ -1,4 +1,4 @@
-//! NamespaceLifecycle: nothing new in a Namespace that is not there or going; the first ones cannot be deleted.
+//! NamespaceLifecycle: nothing new in a Namespace that is missing or terminating; the built-in ones cannot be deleted.
 
 use super::{operation::Operation, review::Review};
 use podwright_api::kinds::{self, Storage};
@@ -7,7 +7,7 @@ use podwright_api::{Cause, Object, Status};
 const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
 
 pub(super) fn concerns(review: &Review<'_>) -> bool {
-    // A question about a Namespace may be asked whether it is there or not.
+    // Reviews may name a Namespace whether it exists or not.
     let is_review = matches!(review.call.kind.storage, Storage::Nowhere);
     let creates = review.operation == Operation::Create && review.subresource().is_empty() && !is_review;
     (creates && !review.namespace().is_empty()) || review.is("Namespace", Operation::Delete)

@@ -1,4 +1,4 @@
-//! What an admission review is of.
+//! The operation of an admission review.
 
 /// What happens to the object; upstream's `admission.Operation`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
-    /// As rules and questions name it.
+    /// The name in rules and reviews.
     pub fn as_str(self) -> &'static str {
         match self {
             Operation::Create => "CREATE",

@@ -1,10 +1,10 @@
-//! OwnerReferencesPermissionEnforcement: whose deletion an object of a namespace may hold up.
+//! OwnerReferencesPermissionEnforcement: whose deletion a namespaced object may block.
 //!
-//! An object that is deleted in the foreground waits for its dependents that say `blockOwnerDeletion`. Upstream's plugin, which is
-//! off there unless it is turned on, asks of all of them whether who says so may set the owner's finalizers, which comes to the
-//! same. Here it is on, for owners of the cluster's own scope alone: they are others' than a tenant's; those of a namespace are
-//! his who may write there. Owners of a kind that there is not are refused, as upstream's. A reference counts as it is, not by its
-//! uid alone: what names another kind is another owner.
+//! An object that is deleted in the foreground waits for its dependents with `blockOwnerDeletion`. Upstream's plugin, which is off
+//! by default, requires for all of them that the writer may set the owner's finalizers, which has the same effect. Here it is on,
+//! but for cluster-scoped owners only: these belong to others than the tenant; owners within a namespace belong to those who may
+//! write there. Owners of an unknown kind are refused, as upstream. References are compared as a whole, not by uid alone: one that
+//! names another kind is another owner.
 
 use serde_json::Value;
 
@@ -16,7 +16,7 @@ pub(super) fn concerns(review: &Review<'_>) -> bool {
     matches!(review.operation, Operation::Create | Operation::Update) && review.call.kind.namespaced
 }
 
-/// Refuses what blocks an owner anew that its writer may not keep from going.
+/// Refuses new blocking references to owners whose deletion the writer may not block.
 pub(super) async fn validate(review: &Review<'_>, new: &Object) -> Result<(), Status> {
     if blocked(new).next().is_none() {
         return Ok(());
@@ -28,7 +28,7 @@ pub(super) async fn validate(review: &Review<'_>, new: &Object) -> Result<(), St
         }
         let word = |field: &str| owner[field].as_str().unwrap_or("");
         let (version, kind) = (word("apiVersion"), word("kind"));
-        // There may be one tomorrow.
+        // The kind may be defined later.
         let Some(kind) = kinds.of(version, kind) else {
             let refusal = "cannot set blockOwnerDeletion in this case because cannot find RESTMapping for APIVersion";
             return Err(review.forbidden(new, format!("{refusal} {version} Kind {kind}")));

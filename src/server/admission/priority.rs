@@ -1,4 +1,4 @@
-//! Priority: a Pod's number and preemption policy from its PriorityClass; there is one default class at most.
+//! Priority: a Pod's number and preemption policy from its PriorityClass; at most one class is the default.
 //! <https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/>
 
 use serde_json::Value;
@@ -7,7 +7,7 @@ use super::{operation::Operation, review::Review};
 use podwright_api::{Object, Status};
 
 const CLASSES: &str = "priorityclasses";
-/// Where a class says nothing, or there is none.
+/// If the class does not say, or there is none.
 const POLICY: &str = "PreemptLowerPriority";
 
 pub(super) fn concerns(review: &Review<'_>) -> bool {
@@ -19,7 +19,7 @@ pub(super) fn mutate(review: &Review<'_>, pod: &mut Object) -> Result<(), Status
     match review.old {
         _ if !review.is_about("Pod") => Ok(()),
         Some(old) => {
-            // An updater may leave out what was filled in.
+            // Updates may omit what was filled in.
             for field in ["priority", "preemptionPolicy"] {
                 if pod.at("spec").is_some_and(|spec| spec[field].is_null())
                     && let Some(was) = old.0["spec"].get(field)
@@ -44,7 +44,7 @@ fn resolve(review: &Review<'_>, pod: &mut Object) -> Result<(), Status> {
     Ok(())
 }
 
-/// The name of a Pod's class, and the number and policy that it has by that; a refusal where it has others.
+/// The name of a Pod's class, and its number and policy; a refusal if the Pod sets others.
 fn computed(review: &Review<'_>, pod: &Object) -> Result<(Option<String>, i64, String), Status> {
     let name = pod.0["spec"]["priorityClassName"].as_str().unwrap_or("").to_owned();
     let class = if name.is_empty() {
@@ -73,13 +73,13 @@ fn computed(review: &Review<'_>, pod: &Object) -> Result<(Option<String>, i64, S
     Ok((class.map(|class| class.name().to_owned()), value, policy))
 }
 
-/// The class of Pods that name none. Of several (two were made at once) it is the one of the lowest value.
+/// The class of Pods that name none. Of several (created concurrently) the one with the lowest value.
 fn default_class(review: &Review<'_>) -> Option<Object> {
     let classes = review.list(CLASSES, None).into_iter().filter(|class| class.0["globalDefault"] == true);
     classes.min_by_key(|class| class.0["value"].as_i64())
 }
 
-/// The last word on new Pods, whatever webhooks have made of them, and on the default class.
+/// The final check of new Pods, after all webhooks, and of the default class.
 pub(super) fn validate(review: &Review<'_>, object: &Object) -> Result<(), Status> {
     match review.is("Pod", Operation::Create) {
         true => computed(review, object).map(drop),

@@ -1,4 +1,4 @@
-//! A request as webhooks and expressions are told of it: upstream's `AdmissionRequest`, without its objects.
+//! A request as webhooks and expressions see it: upstream's `AdmissionRequest`, without its objects.
 
 use serde_json::{Value, json};
 
@@ -6,12 +6,12 @@ use super::{operation::Operation, review::Review};
 use crate::resolved_request::ResolvedRequest;
 use podwright_api::{Kind, Object, Verb};
 
-/// Whether the object under review is one of the request's kind, not a view or an order of a subresource's own kind.
+/// Whether the object under review is of the request's kind, not of a subresource's own kind.
 pub(super) fn is_whole(review: &Review<'_>) -> bool {
     matches!(review.subresource(), "" | "status" | "ephemeralcontainers" | "resize")
 }
 
-/// All but the objects, as of a version that a rule names.
+/// Everything but the objects, in the version that a rule matches.
 pub(super) fn describe(review: &Review<'_>, version: &Kind, object: &Object) -> Value {
     let call = review.call;
     let kind = |row: &Kind| match is_whole(review) {
@@ -41,7 +41,7 @@ pub(super) fn describe(review: &Review<'_>, version: &Kind, object: &Object) -> 
     request
 }
 
-/// The request's options, as upstream has them for the operation.
+/// The request's options, of upstream's type for the operation.
 fn options(call: &ResolvedRequest, operation: Operation) -> Value {
     let kind = match operation {
         Operation::Create => "CreateOptions",

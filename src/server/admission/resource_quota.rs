@@ -1,5 +1,5 @@
-//! ResourceQuota: what a write would use must be left in the quotas of its namespace. They are charged in the transaction
-//! that writes the object, so that no two writes ever get the same remainder, and what fails costs nothing.
+//! ResourceQuota: a write must fit into the quotas of its namespace. They are charged in the transaction that writes the object, so
+//! two writes never get the same remainder, and failed writes cost nothing.
 
 use futures::future::BoxFuture;
 
@@ -14,7 +14,7 @@ pub(super) fn charge(review: &Review<'_>, object: &Object) -> Result<Vec<Charge>
     let is_pod = review.call.kind.resource() == "pods";
     let counts = match (review.operation, review.subresource()) {
         (Operation::Create, "") | (Operation::Update, "resize") => true,
-        // Nothing else changes what a Pod takes; as upstream's evaluator has it.
+        // No other update changes a Pod's usage; as upstream's evaluator.
         (Operation::Update, "") => !is_pod,
         _ => false,
     };
@@ -34,12 +34,12 @@ pub(super) fn charge(review: &Review<'_>, object: &Object) -> Result<Vec<Charge>
     Ok(charges)
 }
 
-/// The status of a quota. (What is charged for is told by `charge`.)
+/// Checks the status of a quota. (`charge` decides what is charged.)
 pub(super) fn concerns(review: &Review<'_>) -> bool {
     review.call.kind.built_in() == "ResourceQuota" && review.subresource() == "status"
 }
 
-/// Nobody says that less is used than is: a controller may not have seen yet what was charged for.
+/// Reported usage may not be lowered: a controller may not have seen the latest charges yet.
 pub(super) fn validate<'a>(review: &'a Review<'_>, new: &'a Object) -> BoxFuture<'a, Result<(), Status>> {
     Box::pin(async move {
         review.server.cache.fresh().await?;

@@ -1,4 +1,4 @@
-//! What admission looks at: a request on an object, and what the cluster holds beside it.
+//! What admission looks at: a request on an object, and the rest of the cluster.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::large::{LARGE, Weighed, aside};
 use crate::resolved_request::ResolvedRequest;
 use podwright_api::{Kind, Object, Status, kinds};
 
-/// What is asked, beside the object itself; upstream's `admission.Attributes`.
+/// The request, apart from the object; upstream's `admission.Attributes`.
 #[derive(Clone, Copy)]
 pub(crate) struct Review<'a> {
     pub server: &'a Server,
@@ -29,14 +29,14 @@ impl<'a> Review<'a> {
         Review { server, call, operation, old }
     }
 
-    /// Whether it is about objects of a kind themselves, not about a subresource.
+    /// Whether the request is for objects of a kind themselves, not for a subresource.
     pub fn is(&self, kind: &str, operation: Operation) -> bool {
         self.operation == operation && self.is_about(kind)
     }
     pub fn is_about(&self, kind: &str) -> bool {
         self.call.kind.built_in() == kind && self.subresource().is_empty()
     }
-    /// "" where it is about the object itself.
+    /// "" for the object itself.
     pub fn subresource(&self) -> &'a str {
         self.call.subresource.as_deref().unwrap_or("")
     }
@@ -45,7 +45,7 @@ impl<'a> Review<'a> {
         self.call.within()
     }
 
-    /// A refusal, worded with the name that the object has or is going to have.
+    /// A refusal, worded with the name that the object has or will get.
     pub fn forbidden(&self, object: &Object, why: impl std::fmt::Display) -> Status {
         let generated = object.0["metadata"]["generateName"].as_str().unwrap_or("");
         let names = [self.call.name(), object.name(), generated];
@@ -53,18 +53,18 @@ impl<'a> Review<'a> {
         Status::forbidden(self.call.kind.plural, self.call.kind.group, name, why)
     }
 
-    /// The request's Namespace; none at the cluster scope.
+    /// The request's Namespace; `None` at the cluster scope.
     pub fn namespace_item(&self) -> Option<Arc<Item>> {
         let kind = kinds::lookup("namespaces")?;
         self.server.cache.resource(kind).get(&kind.key(None, self.namespace()))
     }
 
-    /// The kind of a resource, a custom one too.
+    /// The kind of a resource, including custom ones.
     fn kind(&self, resource: &str) -> Option<&'static Kind> {
         self.server.kinds().lookup(resource)
     }
 
-    /// An object as the cache shows it.
+    /// An object from the cache.
     pub fn get(&self, resource: &str, namespace: Option<&str>, name: &str) -> Option<Object> {
         decoded(&*self.item(resource, namespace, name)?)
     }
@@ -75,7 +75,7 @@ impl<'a> Review<'a> {
         self.server.cache.resource(kind).get(&kind.key(namespace, name))
     }
 
-    /// Whether there is any object in a namespace.
+    /// Whether a namespace has any objects of a resource.
     pub fn exists(&self, resource: &str, namespace: Option<&str>) -> bool {
         let Some(kind) = self.kind(resource) else { return false };
         let prefix = kind.key(namespace, "");
@@ -84,13 +84,13 @@ impl<'a> Review<'a> {
         state.range(&prefix, None).next().is_some()
     }
 
-    /// The part of the cache that holds a resource.
+    /// The cache of a resource.
     pub fn resource(&self, resource: &str) -> Result<Arc<ResourceCache>, Status> {
         let kind = self.kind(resource).ok_or_else(|| Status::internal(format!("no kind {resource}")))?;
         Ok(self.server.cache.resource(kind))
     }
 
-    /// The objects of a namespace, or all where it is `None`, as the cache shows them.
+    /// The objects of a namespace, or all if it is `None`, from the cache.
     pub fn list(&self, resource: &str, namespace: Option<&str>) -> Vec<Object> {
         let items = self.items(resource, namespace);
         items.iter().filter_map(|item| decoded(item)).collect()

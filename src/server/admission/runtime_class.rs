@@ -1,4 +1,4 @@
-//! RuntimeClass: a Pod's class must exist; what running it costs, and where it can run, is the class's to say.
+//! RuntimeClass: a Pod's class must exist; it sets the Pod's overhead and where it can run.
 //! <https://kubernetes.io/docs/concepts/containers/runtime-class/>
 
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ pub(super) fn concerns(review: &Review<'_>) -> bool {
     review.is("Pod", Operation::Create)
 }
 
-/// The Pod's class; none where it names none.
+/// The Pod's class; `None` if it names none.
 fn class(review: &Review<'_>, pod: &Object) -> Result<Option<Object>, Status> {
     let Some(name) = pod.at("spec.runtimeClassName").and_then(Value::as_str).filter(|name| !name.is_empty()) else {
         return Ok(None);

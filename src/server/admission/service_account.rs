@@ -1,4 +1,4 @@
-//! ServiceAccount: every Pod has one, and a token of it, with what it needs to reach the server, unless it wants none.
+//! ServiceAccount: gives every Pod one, with a token volume to reach the server, unless the Pod opts out.
 
 use std::collections::HashSet;
 
@@ -11,7 +11,7 @@ use podwright_api::{Object, Status, pod_references::MIRROR, root_ca, validation:
 /// Where programs look for their token.
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const DEFAULT: &str = "default";
-/// An hour and the time that a kubelet takes to notice; upstream's figure.
+/// An hour plus the kubelet's reaction time; upstream's value.
 const TOKEN_SECONDS: i64 = 3607;
 
 pub(super) fn concerns(review: &Review<'_>) -> bool {
@@ -22,7 +22,7 @@ fn is_ephemeral(review: &Review<'_>) -> bool {
     review.call.kind.built_in() == "Pod" && review.subresource() == "ephemeralcontainers"
 }
 
-/// What is long in a ServiceAccount, as the Secrets that it names, is a part of what the request weighs.
+/// A ServiceAccount may be long, with the Secrets that it names; that is part of the request's cost.
 pub(super) async fn mutate(review: &Review<'_>, pod: &mut Object) -> Result<(), Status> {
     let name = pod.0["spec"]["serviceAccountName"].as_str().filter(|name| !name.is_empty()).unwrap_or(DEFAULT);
     let size = review.item("serviceaccounts", Some(review.namespace()), name).map_or(0, |item| item.bytes.len());
@@ -31,11 +31,11 @@ pub(super) async fn mutate(review: &Review<'_>, pod: &mut Object) -> Result<(), 
 
 async fn mutate_with(review: &Review<'_>, pod: &mut Object) -> Result<(), Status> {
     if pod.annotation(MIRROR).is_some() {
-        // A mirror is a static Pod's picture: its node runs it without asking.
+        // Mirrors of static Pods are exempt: their node runs them regardless.
         return Ok(());
     }
     if is_ephemeral(review) {
-        // The rest of the Pod has been looked at when it was made.
+        // The rest of the Pod was checked on create.
         let name = pod.0["spec"]["serviceAccountName"].as_str().unwrap_or(DEFAULT).to_owned();
         let account = review.get("serviceaccounts", Some(review.namespace()), &name);
         return account.map_or(Ok(()), |account| mountable_secrets(review, pod, &account));
@@ -56,7 +56,7 @@ async fn mutate_with(review: &Review<'_>, pod: &mut Object) -> Result<(), Status
         let server = review.server;
         mount_token(server, pod);
         if let Some(authority) = &server.config.authority {
-            // As the ServiceAccount: a Pod need not wait for the controller.
+            // Created like the ServiceAccount, so that a Pod need not wait for the controller.
             let ca = root_ca::config_map(authority.certificate());
             server.ensure("configmaps", Some(review.namespace()), root_ca::NAME, ca).await?;
         }
@@ -68,7 +68,7 @@ async fn mutate_with(review: &Review<'_>, pod: &mut Object) -> Result<(), Status
     Ok(())
 }
 
-/// The same once webhooks have been at it: the Pod has a ServiceAccount that there is, and is held to its Secrets.
+/// Checks the result of webhooks: the Pod has an existing ServiceAccount, and is held to its Secrets.
 pub(super) fn validate(review: &Review<'_>, pod: &Object) -> Result<(), Status> {
     if pod.annotation(MIRROR).is_some() {
         return Ok(());
@@ -86,7 +86,7 @@ pub(super) fn validate(review: &Review<'_>, pod: &Object) -> Result<(), Status> 
     }
 }
 
-/// Holds the Pods of a ServiceAccount that says so to the Secrets that it names: in volumes, variables, and for registries.
+/// If the ServiceAccount says so, its Pods may only use the Secrets that it names: in volumes, variables, and image pull secrets.
 fn mountable_secrets(review: &Review<'_>, pod: &Object, account: &Object) -> Result<(), Status> {
     if account.annotation("kubernetes.io/enforce-mountable-secrets") != Some("true") {
         return Ok(());
@@ -147,8 +147,8 @@ fn mountable_secrets(review: &Review<'_>, pod: &Object, account: &Object) -> Res
     Ok(())
 }
 
-/// The Pod's ServiceAccount. The default one is made where it is missing, so that a Pod need not wait for the
-/// controller that gives every Namespace one.
+/// The Pod's ServiceAccount. The default one is created if missing, so that a Pod need not wait for the controller that gives every
+/// Namespace one.
 async fn find(review: &Review<'_>, pod: &Object, name: &str) -> Result<Object, Status> {
     let (server, namespace) = (review.server, Some(review.namespace()));
     let account = || review.get("serviceaccounts", namespace, name);
@@ -169,12 +169,12 @@ fn not_found(review: &Review<'_>, pod: &Object, name: &str) -> Status {
     review.forbidden(pod, why)
 }
 
-/// Mounts a token into each container that has nothing else there.
+/// Mounts a token into each container that has no mount there.
 fn mount_token(server: &Server, pod: &mut Object) {
     let spec = &mut pod.0["spec"];
     let volumes = spec["volumes"].as_array();
     let existing = volumes.into_iter().flatten().filter_map(|v| v["name"].as_str()).find(|name| {
-        // One that an updater or a copied manifest brought along. Each container's mount repeats it, before anything is validated.
+        // One from an update or a copied manifest. Each container's mount repeats it, before validation.
         name.starts_with("kube-api-access-") && names::dns1123_label(name).is_empty()
     });
     let name = existing.map(str::to_owned).unwrap_or_else(|| format!("kube-api-access-{}", server.env.suffix(5)));
@@ -194,7 +194,7 @@ fn mount_token(server: &Server, pod: &mut Object) {
             }
             used = true;
         }
-        // Indexing made a null where there was no such list.
+        // Indexing created a null where there was no such list.
         if spec[list].is_null()
             && let Some(map) = spec.as_object_mut()
         {

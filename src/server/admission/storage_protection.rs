@@ -1,4 +1,4 @@
-//! StorageObjectInUseProtection: claims and volumes begin with the finalizer that keeps them while they are in use.
+//! StorageObjectInUseProtection: claims and volumes get the finalizer that keeps them while in use.
 //! <https://kubernetes.io/docs/concepts/storage/persistent-volumes/#storage-object-in-use-protection>
 
 use serde_json::Value;

@@ -1,8 +1,8 @@
-//! NodeTaintTimeAdded: a node's NoExecute taint says since when it is there, whoever put it there.
+//! NodeTaintTimeAdded: sets the time of a node's NoExecute taints, whoever adds them.
 //!
-//! A Pod that tolerates it for a while is told by that when to go, by a controller that may have been started only just now.
-//! Upstream's 1.35 leaves taints of people and agents without a time and counts from when its controller saw them; a plugin
-//! that does as this one is proposed there (kubernetes/kubernetes#141453).
+//! The taint eviction controller, which may just have restarted, computes from it when a Pod's `tolerationSeconds` run out.
+//! Upstream 1.35 leaves taints of users and agents without a time and counts from when its controller saw them; a plugin like this
+//! one is proposed there (kubernetes/kubernetes#141453).
 
 use serde_json::Value;
 
@@ -17,7 +17,7 @@ pub(super) fn mutate(review: &Review<'_>, node: &mut Object) -> Result<(), Statu
     let old = review.old.and_then(|old| old.at("spec.taints")).and_then(Value::as_array);
     let Some(taints) = node.0.pointer_mut("/spec/taints").and_then(Value::as_array_mut) else { return Ok(()) };
     for taint in taints.iter_mut().filter(|taint| taint["effect"] == "NoExecute" && taint["timeAdded"].is_null()) {
-        // Who writes a list that he has had from elsewhere begins nobody's time anew.
+        // Writing back a list from elsewhere does not restart the time.
         let same = |known: &&Value| known["key"] == taint["key"] && known["effect"] == taint["effect"];
         let known =
             old.into_iter().flatten().find(same).map(|known| &known["timeAdded"]).filter(|time| !time.is_null());

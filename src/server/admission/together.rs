@@ -1,9 +1,9 @@
-//! What holds of several objects together: no two Nodes have one address, and of what a node or the holder of a bootstrap token
-//! may make there is so much at most.
+//! Constraints across several objects: no two Nodes share an address, and what a node or the holder of a bootstrap token may create
+//! there is bounded.
 //!
-//! What the cache shows may be older than a write on its way, and two at the same moment would not see each other. So such writes
-//! are looked at once more when nobody else's can come between: one at a time here, and by a key that all of them write, at the
-//! revision it had before the look, on several servers.
+//! The cache may lag behind a write in flight, and two concurrent writes would not see each other. So such writes are checked once
+//! more under mutual exclusion: one at a time within this server, and by a key that all of them write, at the revision it had
+//! before the check, across servers.
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -15,9 +15,9 @@ use podwright_api::pod_references::MIRROR;
 use podwright_api::quantity::Quantity;
 use podwright_api::{Object, Status, kinds};
 
-/// A rule of which objects there may be beside each other.
+/// A rule on which objects may exist together.
 pub(super) struct Rule {
-    /// Names the turn and the key.
+    /// Names the lock and the key.
     name: &'static str,
     concerns: fn(&Review<'_>, &Object) -> bool,
     check: fn(&Review<'_>, &Object) -> Result<(), Status>,
@@ -29,23 +29,23 @@ static RULES: &[Rule] = &[
     Rule { name: "signing-requests", concerns: asks_for_certificate, check: signing_requests },
 ];
 
-/// The rule that a write is under.
+/// The rule that applies to a write.
 pub(super) fn rule(review: &Review<'_>, object: &Object) -> Option<&'static Rule> {
     RULES.iter().find(|rule| (rule.concerns)(review, object))
 }
 
 impl Rule {
-    /// The turn to wait for; no namespace is called so.
+    /// The lock's name; no namespace can have it.
     pub fn turn(&self) -> String {
         format!("together/{}", self.name)
     }
 
-    /// The last word on the object, which holds if the key has not changed when it is written.
+    /// The final check of the object, which is valid if the key has not changed when it is written.
     pub async fn charge(&self, review: &Review<'_>, object: &Object) -> Result<Charge, Status> {
         let server = review.server;
         let key = format!("{}together/{}", allocate::ROOT, self.name);
         let entry = server.store.get(&key).await.map_err(store_error)?;
-        // What was written by then is looked at.
+        // Includes everything written until now.
         server.cache.fresh().await?;
         (self.check)(review, object)?;
         let value = format!("{}/{}", review.namespace(), object.name());
@@ -53,7 +53,7 @@ impl Rule {
     }
 }
 
-/// A Node that comes to have another address or another label, by its own word.
+/// Whether a Node's own agent changes its addresses or labels.
 fn says_who_it_is(review: &Review<'_>, node: &Object) -> bool {
     let said = |node: &Object| (node.0["status"]["addresses"].clone(), node.0["metadata"]["labels"].clone());
     is_on(review.server, "NodeRestriction")
@@ -66,13 +66,13 @@ fn is_mirror(review: &Review<'_>, pod: &Object) -> bool {
     review.is("Pod", Operation::Create) && review.call.kind.group.is_empty() && pod.annotation(MIRROR).is_some()
 }
 
-/// How many Pods a node has room for that does not say.
+/// How many Pods a node has room for if it does not say.
 const PODS: u64 = 110;
-/// The most mirror Pods of a node, whatever it says of its room, and the most bytes of them.
+/// The most mirror Pods of a node, whatever capacity it reports, and their most bytes.
 const MIRRORS: u64 = 1000;
 const MIRROR_BYTES: usize = 32 << 20;
 
-/// Mirror Pods use no quota. A node has some for each Pod that it has room for: old ones are there for a while beside new ones.
+/// Mirror Pods use no quota. A node may have several per Pod slot: old ones linger beside new ones.
 fn mirrors(review: &Review<'_>, pod: &Object) -> Result<(), Status> {
     let node = pod.0["spec"]["nodeName"].as_str().unwrap_or("");
     let Some(kind) = kinds::lookup("pods") else { return Ok(()) };
@@ -82,7 +82,7 @@ fn mirrors(review: &Review<'_>, pod: &Object) -> Result<(), Status> {
     let most = most(room);
     let items = review.items("pods", None);
     let of_node = items.iter().filter(|item| item.field(kind, "spec.nodeName") == node);
-    // Of many Pods those alone are decoded that may be mirrors.
+    // Decodes only Pods that may be mirrors.
     let mirrors = of_node.filter(|item| {
         let text = std::str::from_utf8(&item.bytes).unwrap_or("");
         text.contains(MIRROR) && Object::from_slice(&item.bytes).is_ok_and(|pod| pod.annotation(MIRROR).is_some())
@@ -98,7 +98,7 @@ fn mirrors(review: &Review<'_>, pod: &Object) -> Result<(), Status> {
     Ok(())
 }
 
-/// How many mirror Pods a node has that says that it has so much room.
+/// The most mirror Pods for a node that reports this capacity.
 fn most(room: u64) -> u64 {
     room.max(1).saturating_mul(4).min(MIRRORS)
 }
@@ -108,8 +108,7 @@ fn size(object: &Object) -> usize {
 }
 
 const REQUESTS: &str = "certificatesigningrequests.certificates.k8s.io";
-/// The most requests of one user that have not been settled, the most of his that are there (settled ones go after an hour), and
-/// the most bytes of them.
+/// The most pending requests of one user, the most of theirs in total (settled ones expire after an hour), and their most bytes.
 const PENDING: usize = 100;
 const ALL: usize = 1000;
 const REQUEST_BYTES: usize = 16 << 20;
@@ -170,7 +169,7 @@ fn signing_requests(review: &Review<'_>, csr: &Object) -> Result<(), Status> {
     }
 }
 
-/// Why a user gets no more requests who has so many, and with a further one so many bytes of them.
+/// Why a user with this many requests, and with a further one this many bytes, gets no more.
 fn too_many(user: &str, pending: usize, all: usize, bytes: usize) -> Option<String> {
     if pending >= PENDING {
         Some(format!("{pending} requests of {user:?} wait already; approve, deny or delete some"))

@@ -1,4 +1,4 @@
-//! What a request of the pipeline is to an extension API server: whose resource it names, and the HTTP request that asks for it.
+//! Translates a request of the pipeline for an extension API server: which one serves the resource, and the HTTP request.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use podwright_api::validation::names;
 use podwright_api::{FieldValidation, Options, Request, Status, Verb};
 
 const JSON: &str = "application/json";
-/// The longest options of a session: a line of HTTP has to hold them.
+/// The longest options of a session, which have to fit into a request line.
 const MAX_OPTIONS: usize = 32 << 10;
 
 impl Table {
-    /// Whose resource a name is, and the resource: `things.ext.example.com/v1`; of the version that the group prefers
+    /// The registration and plural for a resource name: `things.ext.example.com/v1`; with the group's preferred version
     /// `things.ext.example.com/` and `things.ext.example.com`; `things.v1.ext.example.com`.
     pub fn named(&self, name: &str) -> Option<(Arc<Registration>, String)> {
         let (named, version) = match name.rsplit_once('/') {
@@ -29,7 +29,7 @@ impl Table {
         let fits = |it: &&Arc<Registration>| {
             version.is_none_or(|version| version == it.version) && within(named, &it.group).is_some()
         };
-        // A group may end as another does: the longest one is meant. Of its versions the preferred one.
+        // A group's name may end with another's: the longest match wins, with its preferred version.
         let rank = |it: &&Arc<Registration>| (it.group.len(), it.version_priority, version_rank(&it.version));
         let found = remote.filter(fits).max_by_key(rank)?;
         let plural = within(named, &found.group)?;
@@ -46,7 +46,7 @@ impl Table {
     }
 }
 
-/// What stands before a group in the name of a resource.
+/// The part of a resource name before the group.
 fn within<'a>(named: &'a str, group: &str) -> Option<&'a str> {
     named.strip_suffix(group)?.strip_suffix('.').filter(|plural| !plural.is_empty())
 }
@@ -56,7 +56,7 @@ fn within<'a>(named: &'a str, group: &str) -> Option<&'a str> {
 pub struct Wanted {
     pub method: Method,
     pub path: String,
-    /// Without its `?`; empty: none.
+    /// Without the `?`; may be empty.
     pub query: String,
     /// Its media type, and the bytes.
     pub body: Option<(&'static str, Bytes)>,
@@ -71,14 +71,14 @@ impl Wanted {
     }
 }
 
-/// What a request comes to for a resource of a version that somebody else serves. An error: no path says that.
+/// The HTTP request for a request on a remotely served resource; an error if no path expresses it.
 pub fn wanted(registration: &Registration, plural: &str, request: &Request) -> Result<Wanted, Status> {
     let given = |part: &Option<String>| part.clone().filter(|part| !part.is_empty());
     let of_body = |field: &str| request.body.as_ref()?["metadata"][field].as_str().map(str::to_owned);
     let writes = matches!(request.verb, Verb::Create | Verb::Update) && request.subresource.is_none();
     let namespace = given(&request.namespace).or_else(|| of_body("namespace").filter(|_| writes));
     let name = given(&request.name).or_else(|| of_body("name").filter(|_| request.verb == Verb::Update));
-    // The name of what is created stands in its body alone.
+    // On create the name is in the body only.
     let name = name.filter(|_| request.verb != Verb::Create || request.subresource.is_some());
     let named = matches!(request.verb, Verb::Get | Verb::Update | Verb::Patch | Verb::Delete | Verb::Connect);
     if (named || request.subresource.is_some()) && name.is_none() {
@@ -101,7 +101,7 @@ pub fn wanted(registration: &Registration, plural: &str, request: &Request) -> R
         Verb::Delete | Verb::DeleteCollection => {
             (Method::DELETE, Some((JSON, Bytes::from(delete_options(&request.options).to_string()))))
         }
-        // A session is with a part of an object; a proxy carries HTTP, of which frames know nothing.
+        // Sessions are on subresources of an object; a proxy carries HTTP, which frames cannot.
         Verb::Connect if matches!(request.subresource.as_deref(), None | Some("" | "proxy")) => {
             return Err(Status::method_not_allowed(plural, &registration.group, "connect"));
         }
@@ -114,7 +114,7 @@ pub fn wanted(registration: &Registration, plural: &str, request: &Request) -> R
     Ok(Wanted { method, path, query, body })
 }
 
-/// A part of a path that everybody reads alike.
+/// A path segment that every parser reads alike.
 fn segment(part: &str) -> Result<String, Status> {
     let why = names::path_segment(part);
     let odd = |byte: u8| b"\\;?#".contains(&byte) || byte.is_ascii_control();
@@ -180,7 +180,7 @@ fn query(request: &Request) -> String {
     out
 }
 
-/// The options of a session, as a query: a list's values one by one.
+/// The options of a session as a query: lists are repeated.
 fn options(given: Option<&Value>) -> Result<String, Status> {
     let of_one = |value: &Value| match value {
         Value::String(text) => Some(text.clone()),
@@ -232,7 +232,7 @@ fn delete_options(options: &Options) -> Value {
     body
 }
 
-/// A text within a path or a query: what is not unreserved is escaped.
+/// Percent-encodes a string for a path or query: everything that is not unreserved.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {

@@ -1,5 +1,5 @@
-//! Whether an extension API server can be had: its Service, the port, endpoints, and an answer to a question that it has to
-//! answer. Upstream: `remote_available_controller.go`.
+//! Whether an extension API server is available: its Service, the port, endpoints, and the answer to a discovery request. Upstream:
+//! `remote_available_controller.go`.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -19,19 +19,19 @@ use crate::{Server, Watch};
 use podwright_api::kinds::api_service::AVAILABLE;
 use podwright_api::{Object, Options, Request, Status, User, Verb};
 
-/// How often one that is available is asked; upstream's resync.
+/// How often an available one is probed; upstream's resync.
 const EVERY: Duration = Duration::from_secs(30);
-/// How long several changes are waited for, to be looked at together.
+/// How long to wait for further changes, to handle them together.
 const SETTLE: Duration = Duration::from_millis(100);
-/// How many questions may fail before it is told, and how long each may take.
+/// How many attempts may fail before this is reported, and how long each may take.
 const ATTEMPTS: usize = 5;
 const TIMEOUT: Duration = Duration::from_secs(6);
-/// How often a status is written that somebody else writes too.
+/// How often a conflicting status write is retried.
 const WRITES: usize = 5;
-/// The longest list of resources that is taken in.
+/// The longest resource list that is read.
 const LONGEST: usize = 2 << 20;
 
-/// What the condition says where it is not that all is well.
+/// What the condition says if something is wrong.
 #[derive(Debug, PartialEq)]
 struct Verdict {
     status: &'static str,
@@ -39,13 +39,13 @@ struct Verdict {
     message: String,
 }
 
-/// The Service and its slices, as they were found.
+/// The Service and its slices.
 struct Found {
     service: Result<Option<Object>, Status>,
     slices: Result<Vec<Object>, Status>,
 }
 
-/// What is wrong before anybody is asked.
+/// What is wrong before any request is sent.
 fn judge(remote: &Remote, found: &Found) -> Result<(), Verdict> {
     let at = format!("service/{} in {:?}", remote.service, remote.namespace);
     let no = |reason, message| Err(Verdict { status: "False", reason, message });
@@ -85,7 +85,7 @@ fn judge(remote: &Remote, found: &Found) -> Result<(), Verdict> {
     }
 }
 
-/// What is told of changes of the Service and its slices.
+/// Notifications of changes to the Service and its slices.
 #[derive(Default)]
 struct Changes {
     service: Option<Watch>,
@@ -93,7 +93,7 @@ struct Changes {
 }
 
 impl Changes {
-    /// Follows what is not followed. What cannot be is looked at now and then.
+    /// Starts watches that are missing. What cannot be watched is checked periodically.
     async fn follow(&mut self, server: &Server, remote: &Remote) {
         if self.service.is_none() {
             self.service = server.watch(service_of(remote, Verb::Watch)).await.ok();
@@ -150,7 +150,7 @@ fn slices_of(remote: &Remote, verb: Verb) -> Request {
     }
 }
 
-/// Looks after one for as long as there is this task.
+/// Watches one server for as long as this task runs.
 pub(super) async fn watch(server: Weak<Server>, registration: Arc<Registration>, remote: Arc<Remote>) {
     let (mut changes, mut backoff, mut gathered) = (Changes::default(), Backoff::default(), Gathered::default());
     let told = super::metrics::Told::of(&registration.name);
@@ -160,7 +160,7 @@ pub(super) async fn watch(server: Weak<Server>, registration: Arc<Registration>,
         let asked = look(&strong, &registration, &remote).await;
         let verdict = asked.as_ref().err();
         told.set(verdict.is_none());
-        // Who sees that it can be had sees what there is.
+        // Clients that see it available also see its resources.
         gathered = gather::heard(&registration, gathered, asked.as_ref().ok());
         strong.aggregator.gather(&registration.name, Some(gathered.clone()));
         let written = write(&strong, &registration, verdict).await;
@@ -189,7 +189,7 @@ pub(super) async fn watch(server: Weak<Server>, registration: Arc<Registration>,
     }
 }
 
-/// The list of resources that it has answered with, or what is wrong with it.
+/// The resource list that it answered with, or what is wrong with it.
 async fn look(server: &Server, registration: &Registration, remote: &Remote) -> Result<Option<Value>, Verdict> {
     let service = match server.read_as_server(service_of(remote, Verb::Get), |service| service).await {
         Ok(service) => Ok(Some(service)),
@@ -198,7 +198,7 @@ async fn look(server: &Server, registration: &Registration, remote: &Remote) -> 
     };
     let found = Found { service, slices: server.list_as_server(slices_of(remote, Verb::List)).await };
     judge(remote, &found)?;
-    // The first alone, where that is enough; the others all at once: each may reach another endpoint.
+    // One attempt, if that is enough; otherwise the rest all at once: each may reach another endpoint.
     let failed = match ask(server, registration, remote).await {
         Ok(answer) => return Ok(answer),
         Err(why) => why,
@@ -214,12 +214,12 @@ async fn look(server: &Server, registration: &Registration, remote: &Remote) -> 
     Err(Verdict { status: "False", reason: "FailedDiscoveryCheck", message: last.to_string() })
 }
 
-/// Why an extension API server has not answered well, as upstream words it.
+/// Why an extension API server did not answer properly, in upstream's words.
 #[derive(Debug, thiserror::Error)]
 enum DiscoveryError {
     #[error("failing or missing response from {url}: Get {url:?}: {why:#}")]
     Unanswered { url: String, why: anyhow::Error },
-    /// It has answered with this code.
+    /// It answered with this status code.
     #[error("failing or missing response from {url}: bad status from {url}: {code}")]
     Refused { url: String, code: u16 },
     #[error("timed out waiting for {url}")]
@@ -240,7 +240,7 @@ async fn ask(server: &Server, registration: &Registration, remote: &Remote) -> R
         if !status.is_success() {
             return Err(DiscoveryError::Refused { url: url.clone(), code: status.as_u16() });
         }
-        // That it answers is enough. What it says is taken in as far as it can be read in time.
+        // An answer is enough. The body is used if it can be read in time.
         let read = async { gather::read(answer.body(LONGEST).await?).await };
         match tokio::time::timeout(TIMEOUT / 2, read).await {
             Ok(Ok(list)) => Ok(Some(list)),
@@ -257,7 +257,7 @@ async fn ask(server: &Server, registration: &Registration, remote: &Remote) -> R
     }
 }
 
-/// Writes the condition, unless it says so already.
+/// Writes the condition if it changed.
 async fn write(server: &Server, registration: &Registration, verdict: Option<&Verdict>) -> Result<(), Status> {
     let (status, reason, message) = match verdict {
         Some(verdict) => (verdict.status, verdict.reason, verdict.message.as_str()),
@@ -286,7 +286,7 @@ async fn write(server: &Server, registration: &Registration, verdict: Option<&Ve
             other => return other.map(drop),
         }
     }
-    // The other writer's change brings it back here.
+    // The other writer's change triggers another attempt.
     Ok(())
 }
 

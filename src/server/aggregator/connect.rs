@@ -1,5 +1,5 @@
-//! Connections to extension API servers: dialled as webhooks behind Services are, by TLS, with the front proxy's certificate; and
-//! who asks, as headers; with the span that it is a part of.
+//! Connections to extension API servers: dialled like webhooks behind Services, over TLS with the front proxy's certificate; the
+//! caller is sent in headers, together with the trace span.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,17 +27,17 @@ use podwright_api::{Status, User};
 
 /// How long a TLS handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// The head of an answer is no longer than this.
+/// The longest head of a response.
 const MAX_HEAD: usize = 1 << 20;
-/// So much of an answer is read before it waits for its turn.
+/// Responses up to this size are read without waiting for a turn.
 const SHORT: usize = 64 << 10;
 
-/// The headers by which an extension server learns who asks. An error: he cannot be named so.
+/// The headers that tell an extension server who the user is; an error if these cannot express the user.
 pub fn identity(user: &User) -> anyhow::Result<HeaderMap> {
     let mut headers = HeaderMap::new();
     let mut add = |name: &str, value: &str| -> anyhow::Result<()> {
         let name = HeaderName::from_bytes(name.as_bytes())?;
-        // No line of a header can be ended by a name.
+        // A name cannot break out of its header line: invalid values are errors.
         headers.append(name, HeaderValue::from_bytes(value.as_bytes())?);
         Ok(())
     };
@@ -56,7 +56,7 @@ pub fn identity(user: &User) -> anyhow::Result<HeaderMap> {
     Ok(headers)
 }
 
-/// A key as a part of a header's name; upstream's `headerKeyEscape`.
+/// A key as part of a header name; upstream's `headerKeyEscape`.
 fn escaped(key: &str) -> String {
     let mut out = String::new();
     for byte in key.bytes() {
@@ -68,13 +68,13 @@ fn escaped(key: &str) -> String {
     out
 }
 
-/// The header by which whoever is asked knows which span his work is a part of, if one is recorded.
+/// The trace context header for the callee, if a span is recorded.
 pub fn trace_header() -> Option<(HeaderName, HeaderValue)> {
     let link = Span::current().link()?;
     Some((HeaderName::from_static(TRACEPARENT), HeaderValue::from_str(&link.traceparent()).ok()?))
 }
 
-/// What is asked for, in whose name.
+/// A request, and on whose behalf.
 pub(super) struct Fetch<'a> {
     pub method: Method,
     /// With its query.
@@ -92,7 +92,7 @@ impl<'a> Fetch<'a> {
     }
 }
 
-/// An answer whose head has come, with the connection that the rest comes by.
+/// A response whose head was received, with the connection for the rest.
 pub(super) struct Answer {
     response: Response<Incoming>,
     _connection: AbortOnDropHandle<()>,
@@ -105,11 +105,11 @@ impl Answer {
     pub fn etag(&self) -> Option<String> {
         self.response.headers().get(header::ETAG)?.to_str().ok().map(str::to_owned)
     }
-    /// What the headers of a name say.
+    /// The values of a header.
     pub fn headers(&self, name: HeaderName) -> impl Iterator<Item = &str> {
         self.response.headers().get_all(name).into_iter().filter_map(|value| value.to_str().ok())
     }
-    /// The next part of the body; an error: it has broken off.
+    /// The next chunk of the body; an error if the connection broke.
     pub async fn part(&mut self) -> Option<anyhow::Result<Bytes>> {
         loop {
             match self.response.body_mut().frame().await? {
@@ -121,12 +121,12 @@ impl Answer {
             }
         }
     }
-    /// The body, of so many bytes at most.
+    /// The body, of at most this many bytes.
     pub async fn body(self, most: usize) -> anyhow::Result<Bytes> {
         let read = Limited::new(self.response.into_body(), most).collect().await;
         Ok(read.map_err(|why| anyhow!("{why}"))?.to_bytes())
     }
-    /// The same; with `turns`, a long one is read while it has one of them, and keeps it for as long as the caller keeps the permit.
+    /// The same; with `turns`, a long body is read while holding a permit, which the caller keeps as long as needed.
     pub async fn body_in_turn(
         mut self,
         most: usize,
@@ -147,7 +147,7 @@ impl Answer {
 }
 
 impl Server {
-    /// A connection to an extension server; it counts nowhere.
+    /// Opens a connection to an extension server, which is not counted.
     pub(crate) async fn dial_extension(&self, remote: &Remote) -> anyhow::Result<Dialled> {
         let plain = |why: Status| anyhow!(why.message);
         let backend = backend_of(self, &remote.namespace, &remote.service, remote.port).await.map_err(plain)?;
@@ -175,7 +175,7 @@ impl Server {
         Ok(remote.tls.get_or_init(|| Arc::new(made)).clone())
     }
 
-    /// Asks an extension server for something.
+    /// Sends a request to an extension server.
     pub(super) async fn ask_extension(&self, remote: &Remote, asked: &Fetch<'_>) -> anyhow::Result<Answer> {
         let stream = Bounded::new(self.dial_extension(remote).await?, MAX_HEAD);
         let bound = stream.bound();

@@ -1,5 +1,5 @@
-//! What an extension API server serves: its resources for discovery, and its OpenAPI documents; asked for again now and then, by
-//! their names, and no more of them than there is room for.
+//! What an extension API server serves: its resources for discovery and its OpenAPI documents; refreshed periodically, cached by
+//! their names, and bounded in size.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,42 +17,42 @@ use super::v3::of_v2;
 use crate::Server;
 use podwright_api::User;
 
-/// How often documents are asked for.
+/// How often documents are refreshed.
 const EVERY: Duration = Duration::from_secs(60);
 /// How long all of them may take.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// The longest document that is taken in.
+/// The longest document that is read.
 const LONGEST: usize = 8 << 20;
-/// How many values a document has at most: read, that is some tens of megabytes.
+/// The most values in a document: parsed, this is some tens of megabytes.
 const MOST_VALUES: usize = 300_000;
-/// How many resources a version of a group has at most, with their subresources.
+/// The most resources in a group version, with their subresources.
 const MOST_RESOURCES: usize = 1_000;
 const INDEX: &str = "/openapi/v3";
-/// Where a document was that has been made here, and the v2 document that it was made of.
+/// Marks a document converted here, followed by the v2 document that it was made from.
 const MADE: &str = "made of ";
 
-/// What there is of one.
+/// What is known of one server.
 #[derive(Clone, Debug, Default)]
 pub struct Gathered {
-    /// Whether it has answered when it was asked last.
+    /// Whether the last request was answered.
     pub fresh: bool,
-    /// Its resources, as aggregated discovery has them.
+    /// Its resources, in the form of aggregated discovery.
     pub resources: Arc<Vec<Value>>,
     /// Its part of the OpenAPI v2 document, and the name of that document.
     pub v2: Option<(String, Arc<Value>)>,
-    /// Its OpenAPI v3 document, and where that was; made of the v2 one, [`MADE`].
+    /// Its OpenAPI v3 document and where it was found; [`MADE`] if converted from the v2 one.
     pub v3: Option<(String, Bytes)>,
     asked: Option<Instant>,
 }
 
 impl PartialEq for Gathered {
-    /// When it was asked says nothing to anybody.
+    /// When it was asked does not matter.
     fn eq(&self, other: &Gathered) -> bool {
         (self.fresh, &self.resources, &self.v2, &self.v3) == (other.fresh, &other.resources, &other.v2, &other.v3)
     }
 }
 
-/// What there is now of resources: `answer` is the list of them, if there was an answer at all.
+/// The state after an attempt: `answer` is its resource list, if it answered at all.
 pub(super) fn heard(registration: &Registration, mut held: Gathered, answer: Option<&Option<Value>>) -> Gathered {
     let Some(list) = answer else { return Gathered { fresh: false, asked: None, ..held } };
     held.fresh = list.is_some();
@@ -62,7 +62,7 @@ pub(super) fn heard(registration: &Registration, mut held: Gathered, answer: Opt
     held
 }
 
-/// The same with its documents, of one that has answered; they may take their time.
+/// The same with its documents, for one that answered; these may take a while.
 pub(super) async fn read_documents(
     server: &Server,
     registration: &Registration,
@@ -92,14 +92,14 @@ pub(super) async fn read_documents(
     }
     match v3 {
         Ok(Some(v3)) => held.v3 = Some(v3),
-        // As upstream's aggregator does with those who have none.
+        // As upstream's aggregator does for servers without v3.
         Ok(None) => held.v3 = made(registration, held.v2.as_ref(), held.v3.as_ref()).await,
         Err(why) => told("v3", why),
     }
     held
 }
 
-/// A v3 document made of a v2 one, if there is that; the one that was made of the same is as good.
+/// A v3 document converted from a v2 one, if there is one; reuses the one from the same source.
 async fn made(
     registration: &Registration,
     v2: Option<&(String, Arc<Value>)>,
@@ -121,7 +121,7 @@ async fn made(
     }
 }
 
-/// The part of its v2 document that is about this group's version. None: it has none.
+/// The part of its v2 document for this group version. `None`: it has none.
 async fn v2(
     server: &Server,
     registration: &Registration,
@@ -149,7 +149,7 @@ async fn v2(
     Ok(Some((tag, Arc::new(part))))
 }
 
-/// Its v3 document of this group's version. None: it has none.
+/// Its v3 document for this group version. `None`: it has none.
 async fn v3(
     server: &Server,
     registration: &Registration,
@@ -175,9 +175,9 @@ async fn v3(
     let named = move || Ok(parsed(&bytes)?["paths"][&of]["serverRelativeURL"].as_str().map(str::to_owned));
     let Some(at) = apart(named).await? else { return Ok(None) };
     let at = at.as_str();
-    // It names a document of its own, and no other path of itself.
+    // It may only name one of its own documents, no other path.
     ensure!(at.starts_with("/openapi/v3/"), "{at:?} is no document");
-    // What is called by its hash stays what it is.
+    // A document named by its hash does not change.
     if let Some(held) = held.filter(|(known, _)| known == at && at.contains("hash=")) {
         return Ok(Some(held.clone()));
     }
@@ -194,8 +194,8 @@ async fn v3(
     Ok(Some((at.to_owned(), bytes)))
 }
 
-/// A document of an extension server may have no more values than memory is for: each takes tens of bytes once it is read, and
-/// may be as short as two. Each but the first is behind one of these; those within texts count too.
+/// Bounds the values in an extension server's document: each takes tens of bytes once parsed, and as few as two in JSON. Each but
+/// the first follows one of these bytes; those within strings count too.
 fn bounded(bytes: &[u8]) -> anyhow::Result<()> {
     let values = bytes.iter().filter(|byte| b",:[{".contains(byte)).count();
     ensure!(values < MOST_VALUES, "it has more than {MOST_VALUES} values");
@@ -207,7 +207,7 @@ fn parsed(bytes: &[u8]) -> anyhow::Result<Value> {
     serde_json::from_slice(bytes).context("no JSON")
 }
 
-/// Does what takes a while with a document where nobody else waits for it, and one such work at a time.
+/// Runs slow work on a document on a blocking thread, one at a time.
 async fn apart<T: Send + 'static>(work: impl FnOnce() -> anyhow::Result<T> + Send + 'static) -> anyhow::Result<T> {
     static ONE: Semaphore = Semaphore::const_new(1);
     let one = ONE.acquire().await?;
@@ -219,13 +219,13 @@ async fn apart<T: Send + 'static>(work: impl FnOnce() -> anyhow::Result<T> + Sen
     tokio::task::spawn_blocking(held).await?
 }
 
-/// Reads a document apart.
+/// Parses a document on a blocking thread.
 pub(super) async fn read(bytes: Bytes) -> anyhow::Result<Value> {
     apart(move || parsed(&bytes)).await
 }
 
-/// A list of resources as aggregated discovery tells it; upstream's `ConvertGroupVersionIntoToDiscovery`. Nothing but what belongs
-/// there is taken over.
+/// A resource list in the form of aggregated discovery; upstream's `ConvertGroupVersionIntoToDiscovery`. Only known fields are
+/// copied.
 pub fn resources(list: &Value, group: &str, version: &str) -> Vec<Value> {
     let mut all: Map<String, Value> = Map::new();
     let resources = list["resources"].as_array().map_or(&[][..], Vec::as_slice);

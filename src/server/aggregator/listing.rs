@@ -1,4 +1,4 @@
-//! What there is to discover: the groups in upstream's order, each with its versions, and who serves each.
+//! What discovery lists: the groups in upstream's order, each with its versions and their servers.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use podwright_api::kinds::version_rank;
 #[derive(Clone, Debug)]
 pub struct Listed {
     pub version: String,
-    /// Who serves it, if not this server.
+    /// The server, if not this one.
     pub remote: Option<Arc<Registration>>,
-    /// The priority of the group as this version has it, and that of the version.
+    /// The priority of the group according to this version, and that of the version.
     priorities: (i64, i64),
 }
 
@@ -26,7 +26,7 @@ pub struct Group {
     pub versions: Vec<Listed>,
 }
 
-/// All groups: the core group, that of APIServices, then by priority. Upstream: `SortedByGroupAndVersion`.
+/// All groups: the core group, then that of APIServices, then by priority. Upstream: `SortedByGroupAndVersion`.
 pub fn listing(kinds: &Kinds, table: &Table) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     let mut add = |group: &str, listed: Listed| match groups.iter_mut().find(|known| known.name == group) {
@@ -58,7 +58,7 @@ pub fn listing(kinds: &Kinds, table: &Table) -> Vec<Group> {
             OWN_GROUP => 1,
             _ => 2,
         };
-        // Of versions that raise the group as far the first by name counts.
+        // Of versions with equal group priority the first by name counts.
         let best = group
             .versions
             .iter()

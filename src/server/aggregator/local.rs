@@ -1,8 +1,8 @@
-//! The APIServices of what this server serves itself: made where they are missing, and kept as long as it is served.
+//! The APIServices of what this server serves itself: created if missing, and kept as long as it is served.
 //!
-//! Upstream's `autoregister` and `crdregistration`, but for two things. One of a group of the server's own is made again also
-//! while it runs: whoever has put an extension server in its place gets it back by deleting that. And `metrics.k8s.io` has none:
-//! upstream does not serve it, and what installs a server for it (metrics-server's chart) takes one that is there for a clash.
+//! As upstream's `autoregister` and `crdregistration`, with two differences. One of a built-in group is also recreated at run time:
+//! deleting the APIService of an extension server that replaced it restores it. And `metrics.k8s.io` has none: upstream does not
+//! serve it, and installers of a server for it (metrics-server's chart) take an existing one for a conflict.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use podwright_api::kinds::registry::Kinds;
 use podwright_api::{Object, Options, Request, Status, User, Verb};
 use podwright_store::{Compare, Txn, Write};
 
-/// Served here, with no APIService of their own.
+/// Served here without an APIService.
 const UNREGISTERED: &[&str] = &[OWN_GROUP, "metrics.k8s.io"];
 
-/// A version of a group that is served here.
+/// A group version that is served here.
 #[derive(Debug, PartialEq)]
 struct Wanted {
     group: &'static str,
@@ -48,7 +48,7 @@ impl Wanted {
     }
 }
 
-/// All that there should be, each once. (A group of the table is no definition's, whoever adds to it.)
+/// All that should exist. (A group version of the built-in table never counts as a CRD's, even if one adds to it.)
 fn wanted(kinds: &Kinds) -> BTreeMap<String, Wanted> {
     let mut all = BTreeMap::new();
     for kind in kinds.all().filter(|kind| !UNREGISTERED.contains(&kind.group)) {
@@ -58,7 +58,7 @@ fn wanted(kinds: &Kinds) -> BTreeMap<String, Wanted> {
     all
 }
 
-/// What is to be done about one APIService.
+/// A change to one APIService.
 #[derive(Debug, PartialEq)]
 enum Change {
     Create(Object),
@@ -67,7 +67,7 @@ enum Change {
     Delete(String, String),
 }
 
-/// Whoever puts a Service into one, or takes the label off, has made it his own.
+/// Whoever puts a Service into one, or removes the label, takes it over.
 fn plan(wanted: &BTreeMap<String, Wanted>, found: &BTreeMap<String, Object>, now: &str) -> Vec<Change> {
     let mut changes = Vec::new();
     for (name, wanted) in wanted {
@@ -102,7 +102,7 @@ fn is_ours(held: &Object) -> bool {
     is_local(held) && held.label(AUTOMANAGED).is_some()
 }
 
-/// Sets the condition of a local one, with the time that it lacks after its creation. `true`: it was another.
+/// Sets the condition of a local one, with the time that is missing after creation. `true`: it changed.
 fn availability_set(object: &mut Object, now: &str) -> bool {
     let condition = local_condition();
     let text = |field: &str| condition[field].as_str().unwrap_or("");
@@ -119,7 +119,7 @@ fn availability_set(object: &mut Object, now: &str) -> bool {
 }
 
 impl Server {
-    /// Makes those of the server's own groups, in one transaction, before anything is served.
+    /// Creates those of the built-in groups, in one transaction, before serving starts.
     pub(crate) async fn register_own_groups(&self) -> Result<(), Status> {
         self.cache.fresh().await?;
         let (kind, now) = (kind()?, self.timestamp());
@@ -138,7 +138,7 @@ impl Server {
             txn.writes.push(Write::Put(key, resource.head.store(&object)));
         }
         if !txn.writes.is_empty() {
-            // Where another server was first, the loop finds what is missing.
+            // If another server was faster, the loop adds what is missing.
             self.store.commit(txn).await.map_err(store_error)?;
             self.cache.fresh().await?;
         }
@@ -146,14 +146,14 @@ impl Server {
     }
 }
 
-/// Brings all local ones to what they should be.
+/// Brings all local ones to the desired state.
 pub(super) async fn keep(server: &Arc<Server>) -> Result<(), Status> {
     let items: Vec<_> = server.cache.resource(kind()?).read().items.values().cloned().collect();
     let objects = items.iter().filter_map(|item| Object::from_slice(&item.bytes).ok());
     let found = objects.map(|object| (object.name().to_owned(), object)).collect();
     for change in plan(&wanted(&server.kinds()), &found, &server.timestamp()) {
         match server.handle(request(change)).await {
-            // Decided anew when the change that came between is told.
+            // Decided again when the concurrent change is observed.
             Err(why) if why.is_conflict() || why.is_not_found() || why.is_already_exists() => {}
             Err(why) => return Err(why),
             Ok(_) => {}

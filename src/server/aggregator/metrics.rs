@@ -1,4 +1,4 @@
-//! Which extension API servers cannot be had, under upstream's name (`kube-aggregator/pkg/controllers/status/metrics`).
+//! Which extension API servers are unavailable, under upstream's name (`kube-aggregator/pkg/controllers/status/metrics`).
 
 use std::sync::LazyLock;
 
@@ -21,7 +21,7 @@ static UNAVAILABLE: LazyLock<Family<Named, Gauge>> = LazyLock::new(|| {
     unavailable
 });
 
-/// Notes whether one is available; it is told of until that is dropped.
+/// Records whether one is available; it is reported until this is dropped.
 pub(super) struct Told(Named);
 
 impl Told {

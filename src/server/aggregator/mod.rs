@@ -1,10 +1,10 @@
-//! Aggregation: versions of groups that somebody else serves, behind a Service; upstream's kube-aggregator.
+//! Aggregation: group versions served by others behind a Service; upstream's kube-aggregator.
 //!
-//! An APIService says who serves a version of a group ([`table`]). Those that this server serves itself have one too, kept by
-//! [`local`]; the others are asked whether they are there ([`available`]), and what they serve and how it looks is gathered
-//! ([`gather`]) and merged with what is served here ([`listing`], [`openapi`]). Requests are passed on by the REST face
-//! (`rest::aggregated`), and those of JSON-RPC and of this process' own components by the pipeline ([`pass`]), over connections
-//! that [`connect`] makes; whom extension servers may believe, [`trust`] tells them.
+//! An APIService says who serves a group version ([`table`]). Those that this server serves itself have one too, kept by [`local`];
+//! the others are probed ([`available`]), and their resources and documents are collected ([`gather`]) and merged with what is
+//! served here ([`listing`], [`openapi`]). The REST face passes requests on (`rest::aggregated`), the pipeline those of JSON-RPC
+//! and of this process' own components ([`pass`]), over connections from [`connect`]; [`trust`] tells extension servers whom to
+//! believe.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
@@ -37,25 +37,25 @@ use table::{Remote, Table};
 
 const RESOURCE: &str = "apiservices.apiregistration.k8s.io";
 const DEFINITIONS: &str = "customresourcedefinitions.apiextensions.k8s.io";
-/// The group of APIServices themselves, which nobody else serves.
+/// The group of APIServices themselves, which cannot be delegated.
 pub(super) const OWN_GROUP: &str = "apiregistration.k8s.io";
-/// When to try again what failed.
+/// The delay before a failure is retried.
 const AGAIN: Duration = Duration::from_secs(1);
 
 fn kind() -> Result<&'static Kind, Status> {
     kinds::lookup(RESOURCE).ok_or_else(|| Status::internal("no kind APIService"))
 }
 
-/// What a server knows of aggregation.
+/// The server's state of aggregation.
 #[derive(Default)]
 pub(super) struct Aggregator {
     table: RwLock<Arc<Table>>,
-    /// What there is of each remote one, by its name.
+    /// What is known of each remote one, by its name.
     gathered: RwLock<Arc<AllGathered>>,
     documents: Mutex<HashMap<String, (Stamp, Arc<Document>)>>,
 }
 
-/// What has been gathered of all, and how often that has changed.
+/// What has been collected from all, and how often that has changed.
 #[derive(Clone, Default)]
 pub(super) struct AllGathered {
     changes: u64,
@@ -73,9 +73,9 @@ impl Aggregator {
         self.gathered.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Takes in what there is of one now; `None`: nothing any more.
+    /// Stores what is known of one; `None` removes it.
     fn gather(&self, name: &str, new: Option<Gathered>) {
-        // Documents are large, and whoever discovers something waits for the lock. Nobody else writes what has this name.
+        // Compared outside the lock: documents are large, and discovery waits for the lock. No other task writes this name.
         if self.gathered().get(name).map(|known| &**known) == new.as_ref() {
             return;
         }
@@ -89,13 +89,13 @@ impl Aggregator {
         *held = Arc::new(all);
     }
 
-    /// A document that was made of the same.
+    /// A cached document from the same sources.
     pub fn document(&self, of: &str, stamp: Stamp) -> Option<Arc<Document>> {
         let documents = self.documents.lock().unwrap_or_else(PoisonError::into_inner);
         documents.get(of).filter(|(made, _)| *made == stamp).map(|(_, document)| document.clone())
     }
 
-    /// Keeps a document; those of what is no more go.
+    /// Caches a document; obsolete ones are dropped.
     pub fn keep(&self, of: &str, stamp: Stamp, document: Document) -> Arc<Document> {
         let document = Arc::new(document);
         let mut documents = self.documents.lock().unwrap_or_else(PoisonError::into_inner);
@@ -106,7 +106,7 @@ impl Aggregator {
 }
 
 impl Server {
-    /// The APIServices, as far as the watch cache knows them.
+    /// The APIServices in the watch cache.
     pub(super) fn registrations(&self) -> Arc<Table> {
         let Ok(kind) = kind() else { return Arc::default() };
         let resource = self.cache.resource(kind);
@@ -124,12 +124,12 @@ impl Server {
         table
     }
 
-    /// What merged documents are made of now.
+    /// The sources of merged documents at this moment.
     pub(super) fn stamp(&self, table: &Table, gathered: &AllGathered) -> Stamp {
         (self.kinds().generation, table.generation, gathered.changes)
     }
 
-    /// Starts the loops that keep local APIServices, look after remote ones, and tell extension servers whom to believe.
+    /// Starts the loops that maintain local APIServices, watch remote ones, and tell extension servers whom to believe.
     pub(super) fn start_aggregator(self: &Arc<Server>) {
         self.tasks.add(tokio::spawn(run(Arc::downgrade(self))));
         self.tasks.add(tokio::spawn(trust::run(Arc::downgrade(self))));
@@ -142,10 +142,10 @@ impl Server {
     }
 }
 
-/// Who looks after each remote one. They end when this is dropped.
+/// The watcher of each remote one. They stop when this is dropped.
 type Watchers = BTreeMap<String, (Arc<Remote>, AbortOnDropHandle<()>)>;
 
-/// Looks at all APIServices whenever one has changed, or what defines kinds has.
+/// Reconciles all APIServices whenever one of them or the set of kinds changes.
 async fn run(server: Weak<Server>) {
     let mut watchers = Watchers::new();
     loop {

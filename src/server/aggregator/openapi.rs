@@ -1,15 +1,15 @@
-//! OpenAPI v2 documents: the part of another server's that is about one group's version, and many parts made one document.
-//! Upstream: `kube-openapi/pkg/aggregator`.
+//! OpenAPI v2 documents: extracts the part for one group version from another server's, and merges parts. Upstream:
+//! `kube-openapi/pkg/aggregator`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
-/// What a reference to a definition begins with.
+/// The prefix of a reference to a definition.
 pub const DEFINITIONS: &str = "#/definitions/";
 const KINDS: &str = "x-kubernetes-group-version-kind";
 
-/// The paths of a group's version, with the definitions that they refer to.
+/// The paths of a group version, with the definitions that they refer to.
 pub fn part_of(mut document: Value, group: &str, version: &str) -> Value {
     let root = format!("/apis/{group}/{version}");
     let is_its = |path: &str| path.strip_prefix(&root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
@@ -30,8 +30,8 @@ pub fn part_of(mut document: Value, group: &str, version: &str) -> Value {
     json!({"paths": paths, "definitions": definitions})
 }
 
-/// Which kinds a value is about is said by it for its own version of a group alone: clients find what a kind looks like by this, and
-/// nobody says that of what others serve. (Kinds that all groups have, as `DeleteOptions`, are named once for each.)
+/// Keeps `x-kubernetes-group-version-kind` only for the server's own group version: clients find the schema of a kind by it, and a
+/// server must not claim the kinds of others. (Kinds that all groups have, such as `DeleteOptions`, are named once for each.)
 fn keep_kinds(value: &mut Value, is_own: &impl Fn(&Value) -> bool) {
     match value {
         Value::Object(map) => {
@@ -60,7 +60,7 @@ fn taken(document: &mut Value, field: &str) -> Map<String, Value> {
     }
 }
 
-/// Has references begin otherwise.
+/// Changes the prefix of references.
 pub fn renamed_prefix(value: &mut Value, from: &str, to: &str) {
     match value {
         Value::Object(map) => {
@@ -88,7 +88,7 @@ fn references(value: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Adds a part to a document. A path that is there stays; a definition that is there and says something else gets another name.
+/// Adds a part to a document. Existing paths stay; a definition that differs from an existing one is renamed.
 pub fn merge(document: &mut Value, part: &Value) {
     let empty = Map::new();
     let of = |field: &str| part[field].as_object().unwrap_or(&empty);
@@ -104,22 +104,22 @@ pub fn merge(document: &mut Value, part: &Value) {
     }
 }
 
-/// How often other names are looked for: what a definition is called changes those that refer to it.
+/// How often renaming is repeated: a renamed definition changes those that refer to it.
 const ROUNDS: usize = 8;
 
-/// The new names of those definitions of a part that say something else than what has their name.
+/// New names for definitions of a part that differ from existing ones with the same name.
 fn names(known: &Map<String, Value>, part: &Map<String, Value>) -> BTreeMap<String, String> {
     let mut renamed = BTreeMap::new();
     for _ in 0..ROUNDS {
         let mut next = BTreeMap::new();
         for (name, definition) in part {
-            // It may refer to itself, and is compared by the name that it has here.
+            // It may refer to itself, and is compared under its new name.
             let own: Option<String> = renamed.remove(name);
             let definition = pointed(definition, &renamed);
             renamed.extend(own.map(|own| (name.clone(), own)));
             if known.get(name).is_some_and(|known| *known != definition) {
                 let free = (2..).map(|n| format!("{name}_v{n}"));
-                // Equal ones of an earlier part do as well.
+                // An equal one from an earlier part is reused.
                 let mut fitting = free.filter(|free| known.get(free).is_none_or(|known| *known == definition));
                 next.extend(fitting.next().map(|free| (name.clone(), free)));
             }

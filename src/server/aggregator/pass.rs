@@ -1,8 +1,8 @@
-//! Requests of the pipeline for what an extension API server serves, passed on to it: so JSON-RPC, and this process' own
-//! components, have what it serves as REST's clients have (`rest::aggregated`), by the same rights.
+//! Forwards requests of the pipeline to extension API servers: JSON-RPC clients and this process' own components reach what they
+//! serve like REST clients (`rest::aggregated`), with the same authorization.
 //!
-//! Nothing that it answers is believed to be small, or to come: an answer has so many bytes and a list so many objects, both come
-//! in time, and a watch's events are read one by one, as somebody takes them.
+//! Responses are not trusted to be small or prompt: their bytes and list items are bounded, they have deadlines, and watch events
+//! are read one by one, as the client takes them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,9 +27,9 @@ use podwright_api::request::{Body, PatchType};
 use podwright_api::spans::Span;
 use podwright_api::{Kind, Object, Options, Request, Response, Status, User, Verb, WatchEvent, patch};
 
-/// How long an answer may take; upstream's `--request-timeout`. (Of a watch its head.)
+/// How long a response may take; upstream's `--request-timeout`. (For a watch, its head.)
 pub(super) const TIMEOUT: Duration = Duration::from_secs(60);
-/// The longest answer, and the longest event of a watch.
+/// The longest response, and the longest watch event.
 const LONGEST: usize = 32 << 20;
 pub(super) const LONGEST_EVENT: usize = 4 << 20;
 /// How many values an object has at most, an object within it counting for two: of those that our own components read, which count on
@@ -38,10 +38,10 @@ const OF_OURS: usize = 100_000;
 const OF_USERS: usize = 300_000;
 /// How many events wait to be taken.
 const EVENTS: usize = 16;
-/// How often apply changes its mind between creating and patching.
+/// How often apply switches between creating and patching.
 const MAX_RETRIES: usize = 8;
 
-/// A resource that somebody else serves.
+/// A resource that is served elsewhere.
 pub(crate) struct Elsewhere {
     pub(super) registration: Arc<Registration>,
     pub(super) plural: String,
@@ -54,8 +54,8 @@ impl Elsewhere {
 }
 
 impl Server {
-    /// Who else serves the resource of this name; `kind` is what it is here. What lies in this server's store is asked for here,
-    /// whatever an APIService says of its group; of what nodes report an APIService says who tells it.
+    /// The other server of a resource, if any; `kind` is the local kind. What is in this server's store is served here, whatever an
+    /// APIService says of its group; for metrics of nodes the APIService decides.
     pub(crate) fn elsewhere(&self, resource: &str, kind: Option<&Kind>) -> Option<Elsewhere> {
         match kind {
             Some(kind) if matches!(kind.storage, Storage::Nowhere) && kind.verbs.contains(&Verb::List) => {
@@ -70,7 +70,7 @@ impl Server {
         }
     }
 
-    /// Passes a request on that is no watch.
+    /// Forwards a request other than a watch.
     pub(crate) async fn pass_on(
         &self,
         to: Elsewhere,
@@ -90,7 +90,7 @@ impl Server {
         }
     }
 
-    /// Whether it deletes many objects at once; as long as it has not been asked, it does.
+    /// Whether it supports deletecollection; assumed until discovery answered.
     fn deletes_collections(&self, to: &Elsewhere) -> bool {
         let gathered = self.aggregator.gathered();
         let resources = gathered.get(&to.registration.name).map(|gathered| gathered.resources.clone());
@@ -99,7 +99,7 @@ impl Server {
         verbs.and_then(|verbs| verbs.as_array()).is_none_or(|verbs| verbs.iter().any(|verb| verb == "deletecollection"))
     }
 
-    /// Deletes each object of a collection by its name; upstream's namespace controller does so where it has to.
+    /// Deletes each object of a collection by name; upstream's namespace controller does the same where it must.
     async fn delete_each_elsewhere(
         &self,
         to: &Elsewhere,
@@ -146,7 +146,7 @@ impl Server {
         Ok(Response { body, warnings })
     }
 
-    /// Authorizes, and says where it is served, if it can be had.
+    /// Authorizes, and returns where the resource is served, if that is available.
     pub(super) async fn may_ask(
         &self,
         to: &Elsewhere,
@@ -167,8 +167,7 @@ impl Server {
             .enter(user, With { namespace: "", object: &format!("apiservices/{}", to.registration.name), shared: true })
     }
 
-    /// Asks, by a task of its own: dialling reads Services and their endpoints, and a request within a request takes too much of a
-    /// stack.
+    /// Sends the request on a task of its own: dialling reads Services and endpoints, and nested requests need too much stack.
     pub(super) fn ask_for<'a>(
         &'a self,
         remote: &Arc<Remote>,
@@ -196,8 +195,8 @@ impl Server {
         })
     }
 
-    /// Creates the object, or merges into the one that is there, as `kubectl apply` does with what has no schema: the other server
-    /// knows no such patch.
+    /// Creates the object, or merges into the existing one, as `kubectl apply` does without a schema: the other server does not
+    /// support apply.
     async fn apply_elsewhere(
         &self,
         to: &Elsewhere,
@@ -226,7 +225,7 @@ impl Server {
             let merged = patch::apply::merge_untyped(&manifest, &object)?;
             let Some(change) = patch::difference(&object.0, &merged.0) else { return Ok(live) };
             match self.passed_on(to, part(Verb::Patch, Some(change), Some(PatchType::Merge)), entry).await {
-                // It is made again.
+                // Create it again.
                 Err(why) if why.is_not_found() => {}
                 done => return done,
             }
@@ -236,7 +235,7 @@ impl Server {
         Err(Status::conflict(&to.plural, to.group(), name, why))
     }
 
-    /// Tells of changes as the other server tells of them, for as long as it does and its user may know.
+    /// Forwards the other server's watch for as long as it lasts and its user is authorized.
     pub(crate) async fn watch_elsewhere(
         &self,
         to: Elsewhere,
@@ -288,7 +287,7 @@ pub(super) fn late() -> Status {
 /// Sends on what comes, event by event, until it ends or makes no sense any more.
 async fn told(mut answer: Answer, to: &mpsc::Sender<WatchEvent>, most: usize) {
     let mut waiting = BytesMut::new();
-    // So much of it has no end of a line.
+    // The length of the incomplete line so far.
     let mut seen = 0;
     loop {
         while let Some(end) = waiting[seen..].iter().position(|byte| *byte == b'\n') {

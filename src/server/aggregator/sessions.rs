@@ -1,8 +1,8 @@
-//! Sessions with what an extension API server serves, for who asks by JSON-RPC: `connect` answers with the id of a stream to dial,
-//! whose frames (`api::stream`) are the messages of upstream's WebSocket protocols there. A `log` is what a plain GET tells.
+//! Sessions with extension API servers for JSON-RPC clients: `connect` answers with the id of a stream to dial, whose frames
+//! (`api::stream`) map to the messages of upstream's WebSocket protocols. A `log` is a plain GET.
 //!
-//! Nothing is asked of the other server before the caller is there. A session ends when either side ends it, when its user may not
-//! have it any more, or when it has to make room for others.
+//! The other server is contacted once the caller has dialled. A session ends when either side ends it, when its user loses access,
+//! or when it has to make room for others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,21 +36,21 @@ use podwright_api::request::Body;
 use podwright_api::stream::{CLOSE, Frame, FrameCodec, MAX_PAYLOAD, STATUS, STDOUT};
 use podwright_api::{Request, Response, Status, User};
 
-/// What is spoken, the best first. Only the first can say that one direction has ended.
+/// The protocols, in order of preference. Only the first can half-close.
 const CHANNELS: &str = "v5.channel.k8s.io, v4.channel.k8s.io";
 const CLOSING: &str = "v5.channel.k8s.io";
-/// Of ports: on each channel the port's number comes first.
+/// For ports: each channel starts with the port's number.
 const PORT: &str = "v4.channel.k8s.io";
-/// The longest head of an answer.
+/// The longest head of a response.
 const MAX_HEAD: usize = 64 << 10;
-/// How often a caller who has no more to say is found to be there still.
+/// How often to check that a silent caller is still there.
 const STILL_THERE: Duration = Duration::from_secs(10);
 
 type Sink = SplitSink<Framed<Half, FrameCodec>, Frame>;
 type Source = SplitStream<Framed<Half, FrameCodec>>;
 type Socket = WebSocketStream<Bounded<Dialled>>;
 
-/// What is asked for, and in whose name.
+/// The request, and on whose behalf.
 struct Asked {
     remote: Arc<Remote>,
     wanted: Wanted,
@@ -59,7 +59,7 @@ struct Asked {
 }
 
 impl Server {
-    /// Authorizes as REST does (it is a GET), and offers a stream.
+    /// Authorizes as REST does (as a GET), and offers a stream.
     pub(super) async fn connect_elsewhere(
         &self,
         to: Elsewhere,
@@ -114,11 +114,11 @@ impl Asked {
             }
             let _ = sink.close().await;
         };
-        // Who does not read, or is gone, needs no answer.
+        // Best effort: the caller may not read, or be gone.
         let _ = tokio::time::timeout(TIMEOUT, last).await;
     }
 
-    /// What a GET tells, to its end.
+    /// Streams the response of a GET to its end.
     async fn log(&self, server: &Server, to: &mut Sink) -> Result<Status, Status> {
         let asking = async {
             let answer = server.ask_for(&self.remote, &self.wanted, &self.user).await?;
@@ -138,7 +138,7 @@ impl Asked {
         Ok(Status::success())
     }
 
-    /// Messages to frames and back. `None`: its end has been told already, or there is nobody to tell it to.
+    /// Translates messages to frames and back. `None`: the end was reported already, or the caller is gone.
     async fn channels(&self, server: &Server, sink: &mut Sink, source: &mut Source) -> Result<Option<Status>, Status> {
         let opened = tokio::time::timeout(TIMEOUT, self.open(server)).await.unwrap_or_else(|_| Err(late()))?;
         let (socket, says_ends) = opened;
@@ -157,7 +157,7 @@ impl Asked {
             loop {
                 let message = match tokio::time::timeout(STILL_THERE, from.next()).await {
                     Ok(message) => payload(message),
-                    // Nothing is said; who has gone is noticed.
+                    // An empty frame; it detects a caller who is gone.
                     Err(_) => Ok(Some(Bytes::from_static(&[STDOUT]))),
                 };
                 let Ok(message) = message else {
@@ -172,7 +172,7 @@ impl Asked {
                 }
                 let channel = match (self.is_port(), channel) {
                     (true, 0) => STDOUT,
-                    // An empty error is none: the port could be reached.
+                    // An empty error is no error: the port was reached.
                     (true, _) if payload.is_empty() => STDOUT,
                     (true, _) => return Err(Status::internal(String::from_utf8_lossy(&payload))),
                     (false, channel) => channel,
@@ -194,7 +194,7 @@ impl Asked {
         self.subresource == "portforward"
     }
 
-    /// Opens a WebSocket, and says whether the end of one direction can be told by it.
+    /// Opens a WebSocket, and returns whether it supports half-close.
     async fn open(&self, server: &Server) -> Result<(Socket, bool), Status> {
         let protocols = if self.is_port() { PORT } else { CHANNELS };
         let target = format!("wss://{}{}", self.remote.authority(), self.wanted.target());
@@ -222,12 +222,12 @@ impl Asked {
     }
 }
 
-/// Dialling asks this server for Services, which may be asked by a session in turn: so this has a type of its own.
+/// Dialling asks this server for Services, which a session may serve in turn: the boxed type breaks the cycle.
 fn dialled<'a>(server: &'a Server, remote: &'a Remote) -> BoxFuture<'a, anyhow::Result<Dialled>> {
     Box::pin(server.dial_extension(remote))
 }
 
-/// The first message of each channel of a port, which says the port's number.
+/// The first message of each channel of a port is the port's number.
 struct Ports(u8);
 
 impl Ports {
@@ -238,7 +238,7 @@ impl Ports {
     }
 }
 
-/// Resolves when the caller breaks off; that he has no more to say is no end.
+/// Resolves when the caller disconnects; a half-close does not count.
 async fn gone(source: &mut Source) {
     while let Some(frame) = source.next().await {
         if frame.is_err() {

@@ -1,4 +1,4 @@
-//! The APIServices as routing needs them: who serves a version of a group.
+//! The APIServices as routing needs them: who serves a group version.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -9,20 +9,19 @@ use tokio::sync::Semaphore;
 use podwright_api::Object;
 use podwright_api::kinds::api_service::{AVAILABLE, priorities};
 
-/// So many long answers of one extension server to the superuser, who has no bound of memory, are read at once.
+/// How many long responses of one extension server to the superuser, who has no memory bound, are read at once.
 const TURNS: usize = 4;
 
-/// All APIServices, at a revision of theirs.
+/// All APIServices, at one revision.
 #[derive(Default)]
 pub struct Table {
     pub revision: u64,
-    /// The revision at which it came to say what it says: a status that is written anew changes nothing of that. Two tables of one
-    /// generation say the same.
+    /// The revision at which its content last changed: status writes do not count. Tables of one generation are equal.
     pub generation: u64,
     by_name: BTreeMap<String, Arc<Registration>>,
 }
 
-/// What one APIService says.
+/// One APIService.
 #[derive(Clone, Debug)]
 pub struct Registration {
     pub name: String,
@@ -31,7 +30,7 @@ pub struct Registration {
     pub group_priority: i64,
     pub version_priority: i64,
     pub available: bool,
-    /// Where it is served, unless here.
+    /// Where it is served, if not here.
     pub remote: Option<Arc<Remote>>,
 }
 
@@ -41,14 +40,14 @@ pub struct Remote {
     pub namespace: String,
     pub service: String,
     pub port: u16,
-    /// In base64, as it stands in the object; none: the authorities that this machine trusts.
+    /// The CA bundle, in base64 as in the object; `None`: this machine's trusted authorities.
     pub bundle: Option<String>,
     pub insecure: bool,
-    /// Of which object it is: one that is made anew begins anew.
+    /// The object's uid: a recreated object starts from scratch.
     uid: String,
-    /// How connections to it are made, once there was one.
+    /// The TLS settings, after the first connection.
     pub tls: OnceLock<Arc<rustls::ClientConfig>>,
-    /// Whoever reads a long answer of its for the superuser has one of these.
+    /// Held while reading a long response for the superuser.
     pub turns: Semaphore,
 }
 
@@ -75,7 +74,7 @@ impl Remote {
         all(self) == all(other) && self.uid == other.uid
     }
 
-    /// What its certificate names.
+    /// The name in its certificate.
     pub fn host(&self) -> String {
         format!("{}.{}.svc", self.service, self.namespace)
     }
@@ -86,7 +85,7 @@ impl Remote {
 }
 
 impl Registration {
-    /// Whether it says the same. What is where it was before is the same [`Remote`].
+    /// Whether both are equal. An unchanged destination is the same [`Remote`].
     fn is(&self, other: &Registration) -> bool {
         let said = |one: &Registration| (one.group_priority, one.version_priority, one.available);
         let named = |one: &Registration| (one.name.clone(), one.group.clone(), one.version.clone());
@@ -100,7 +99,7 @@ impl Registration {
 }
 
 impl Table {
-    /// The table of these objects. What is where it was before keeps its connections' settings.
+    /// Builds the table from these objects. Unchanged destinations keep their connections' settings.
     pub fn of(revision: u64, objects: impl Iterator<Item = Object>, before: &Table) -> Table {
         let registration = |object: Object| {
             let name = object.name().to_owned();
@@ -138,13 +137,13 @@ impl Table {
         self.by_name.values()
     }
 
-    /// Who else serves a version of a group, if anybody does. APIServices themselves are served here, as is the core group.
+    /// The other server of a group version, if any. APIServices themselves and the core group are always served here.
     pub fn remote(&self, group: &str, version: &str) -> Option<&Arc<Registration>> {
         let found = self.get(&format!("{version}.{group}"))?;
         (found.remote.is_some() && !group.is_empty() && group != super::OWN_GROUP).then_some(found)
     }
 
-    /// Whether nothing of it says more than what is served here does.
+    /// Whether all of it is served locally.
     pub fn is_plain(&self) -> bool {
         self.all().all(|it| {
             let own = (it.group_priority, it.version_priority);

@@ -1,6 +1,5 @@
-//! Whom an extension API server may believe: the ConfigMap `kube-system/extension-apiserver-authentication`, which names the CA of
-//! clients, and that of the front proxy with the headers in which it tells who asks. Upstream:
-//! `clusterauthenticationtrust`; what it says is this server's alone, whoever writes into it.
+//! Whom an extension API server may believe: the ConfigMap `kube-system/extension-apiserver-authentication`, with the client CA,
+//! and the CA of the front proxy with its headers. Upstream: `clusterauthenticationtrust`; changes by others are overwritten.
 
 use std::sync::Weak;
 use std::time::Duration;
@@ -12,7 +11,7 @@ use crate::{Config, Server};
 
 const NAMESPACE: &str = "kube-system";
 const NAME: &str = "extension-apiserver-authentication";
-/// How often it is looked at.
+/// How often it is checked.
 const EVERY: Duration = Duration::from_secs(10);
 
 /// The headers of a front proxy.
@@ -21,7 +20,7 @@ pub const UID: &str = "x-remote-uid";
 pub const GROUP: &str = "x-remote-group";
 pub const EXTRA: &str = "x-remote-extra-";
 
-/// The ConfigMap's data; none where there is no CA at all.
+/// The ConfigMap's data; `None` without any CA.
 fn wanted(config: &Config) -> Option<Value> {
     let mut data = Map::new();
     if let Some(authority) = &config.authority {

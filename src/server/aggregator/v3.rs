@@ -1,4 +1,4 @@
-//! An OpenAPI v3 document made of the v2 one, for an extension API server that has no other; upstream's `openapiconv.ConvertV2ToV3`.
+//! Converts OpenAPI v2 to v3, for extension API servers without v3; upstream's `openapiconv.ConvertV2ToV3`.
 
 use anyhow::Context;
 use serde_json::{Map, Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::openapi::{DEFINITIONS, renamed_prefix};
 
 const SCHEMAS: &str = "#/components/schemas/";
-/// What a v2 parameter says of its value in its own words, where v3 has a schema.
+/// Fields of a v2 parameter that describe its value; in v3 they form a schema.
 const OF_VALUE: &[&str] = &[
     "type",
     "format",
@@ -25,19 +25,19 @@ const OF_VALUE: &[&str] = &[
     "enum",
     "multipleOf",
 ];
-/// The methods of a path; what else stands there is about all of them.
+/// The methods of a path; its other fields apply to all of them.
 const METHODS: &[&str] = &["get", "put", "post", "delete", "options", "head", "patch"];
 const JSON: &str = "application/json";
-/// So many bytes are made for media types. A v2 operation names its media types once and its schema once; v3 has the schema with each
-/// of them, so a short document could become as long as the square of its length.
+/// The most bytes written for media types. A v2 operation lists its media types once and its schema once; v3 repeats the schema for
+/// each, so a document could grow quadratically.
 const MOST_CONTENT: usize = 16 << 20;
-/// What a value takes at least, whatever it is.
+/// The minimum size of a value.
 const VALUE: usize = 64;
 
-/// The v3 document of the part of a v2 document that is about one version of a group ([`super::openapi::part_of`]).
+/// The v3 document for the part of a v2 document with one group version ([`super::openapi::part_of`]).
 ///
 /// # Errors
-/// It would be far longer than the v2 document is.
+/// It would be far longer than the v2 document.
 pub fn of_v2(part: &Value, title: &str, version: &str) -> anyhow::Result<Value> {
     let empty = Map::new();
     let of = |field: &str| part[field].as_object().unwrap_or(&empty).iter();
@@ -57,9 +57,9 @@ fn schema(of: &Value) -> Value {
     schema
 }
 
-/// What bodies contain, as long as there is room for it.
+/// The content of bodies, as long as there is room for it.
 struct Content {
-    /// How many bytes may still be made.
+    /// How many bytes may still be written.
     room: usize,
 }
 
@@ -70,7 +70,7 @@ impl Content {
             match key.as_str() {
                 method if METHODS.contains(&method) => drop(out.insert(key.clone(), self.operation(value)?)),
                 "parameters" => drop(out.insert(key.clone(), parameters(value))),
-                // Extensions, and a reference to nowhere in v2.
+                // Extensions, and references that v2 does not define.
                 extension if extension.starts_with("x-") => drop(out.insert(key.clone(), value.clone())),
                 _ => {}
             }
@@ -133,7 +133,7 @@ impl Content {
     }
 }
 
-/// All but the body's.
+/// All but the body.
 fn parameters(of: &Value) -> Value {
     let all = of.as_array().into_iter().flatten();
     let others = all.filter(|parameter| parameter.is_object() && !["body", "formData"].contains(&place(parameter)));
@@ -163,7 +163,7 @@ fn media_types(operation: &Value, field: &str) -> Vec<String> {
     if named.is_empty() { vec![JSON.to_owned()] } else { named }
 }
 
-/// About how many bytes a value takes, with all that is in it.
+/// The approximate size of a value with its content.
 fn size(of: &Value) -> usize {
     let within: usize = match of {
         Value::Array(items) => items.iter().map(size).sum(),

@@ -1,4 +1,4 @@
-//! What extension API servers answer, as the pipeline's answers: objects, lists, statuses, events.
+//! Converts responses of extension API servers to the pipeline's: objects, lists, statuses, events.
 
 use std::fmt;
 
@@ -12,15 +12,15 @@ use crate::large::values_of;
 use podwright_api::request::{Body, EventKind, List};
 use podwright_api::{Object, Response, Status, Verb};
 
-/// How many objects a list has at most.
+/// The most objects in a list.
 const MOST_ITEMS: usize = 100_000;
-/// As much is told of an answer that is no Status.
+/// How much of a response that is no Status is quoted.
 const SHOWN: usize = 1024;
-/// How many warnings are taken over, and how long each may be.
+/// The most warnings that are copied, and their length.
 const MOST_WARNINGS: usize = 16;
 const LONGEST_WARNING: usize = 1024;
 
-/// An event of a watch.
+/// A watch event.
 #[derive(Deserialize)]
 pub struct Event {
     #[serde(rename = "type")]
@@ -28,7 +28,7 @@ pub struct Event {
     pub object: Box<RawValue>,
 }
 
-/// The type of an answer, enough to tell what it is.
+/// The type fields of a response.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Shape {
@@ -54,7 +54,7 @@ struct Meta {
     remaining_item_count: Option<u64>,
 }
 
-/// So many items and no more: each takes memory of its own. Go writes no items as `null`.
+/// Bounds the items, each of which takes memory of its own. Go writes an empty list as `null`.
 fn items<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Box<RawValue>>, D::Error> {
     struct Items;
     impl<'de> Visitor<'de> for Items {
@@ -154,7 +154,7 @@ pub fn failure(code: StatusCode, body: &[u8]) -> Status {
     }
 }
 
-/// The object of an answer.
+/// The object in a response.
 pub fn object(response: &Response) -> Result<Object, Status> {
     match &response.body {
         Body::Object { bytes, .. } => Object::from_slice(bytes),

@@ -1,13 +1,13 @@
-//! How fast a client takes what it is sent, and from when on that is no reading.
+//! How fast a client reads a response, and when that counts as not reading.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// So many bytes a second are read at least of an answer that is under way for long; what is read more slowly is left unread.
+/// The minimum bytes per second for a long-running response; slower ones count as unread.
 pub(crate) const LEAST: u64 = 64 << 10;
 
-/// What is taken, period by period.
+/// Bytes read, period by period.
 pub(crate) struct Pace {
     since: Instant,
     bytes: u64,
@@ -23,7 +23,7 @@ impl Pace {
         self.bytes += bytes as u64;
     }
 
-    /// Whether too little was taken in the last whole period. Before the end of the first one nothing is slow.
+    /// Whether too little was read in the last whole period. Nothing is slow before the first one ends.
     pub fn is_slow(&mut self, now: Instant, period: Duration) -> bool {
         if now >= self.due(period) {
             self.was_slow = is_slow(now - self.since, self.bytes);
@@ -32,7 +32,7 @@ impl Pace {
         self.was_slow
     }
 
-    /// When this period is over.
+    /// When this period ends.
     pub fn due(&self, period: Duration) -> Instant {
         self.since + period
     }
@@ -54,7 +54,7 @@ mod tests {
         let mut pace = Pace::new(begun);
         let least = LEAST as usize * 60;
         assert!(!pace.is_slow(begun + PERIOD / 2, PERIOD), "it is not under way for long");
-        // By period: what is taken in it, and whether that is slow.
+        // By period: bytes read in it, and whether that is slow.
         for (turn, (bytes, slow)) in
             (1..).zip([(least, false), (least - 1, true), (0, true), (9 * least, false), (0, true)])
         {

@@ -1,4 +1,4 @@
-//! Answers as connections take them, and what becomes of those that nobody reads.
+//! Response bodies as connections send them, and what happens to those that clients do not read.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,36 +16,36 @@ use tokio_util::sync::CancellationToken;
 use super::{PIECE, Pace, Room, Stuck};
 use crate::rest::reply::{BodyError, HttpBody};
 
-/// So many answers that its client does not take may a connection keep a piece of each of: 1 MiB.
+/// A connection may keep a piece of at most this many unread responses: 1 MiB.
 const STUCK: usize = 16;
 
-/// How long a client may leave an answer unread, and the end of his connection, which keeps what it was handed.
+/// How long a client may leave a response unread, and how to end its connection, which keeps what it was handed.
 #[derive(Clone)]
 pub(crate) struct Patience {
     stalled: Duration,
-    /// What stands still is cut off by the kernel: here it is only the pace that counts.
+    /// The kernel cuts off what stands still; here only the pace counts.
     by_kernel: bool,
     end: CancellationToken,
-    /// How many of the connection's requests and answers are there, and how many of these are left unread for good.
+    /// How many requests and responses the connection has, and how many of these are left unread for good.
     open: Arc<AtomicUsize>,
     stuck: Arc<AtomicUsize>,
-    /// When the last request came, or an answer was over.
+    /// When the last request came, or a response was complete.
     active: Arc<Mutex<Instant>>,
 }
 
 impl Patience {
-    /// That with one connection.
+    /// For one connection.
     pub fn new(stalled: Duration, end: CancellationToken) -> Patience {
         let active = Arc::new(Mutex::new(Instant::now()));
         Patience { stalled, by_kernel: false, end, open: Arc::default(), stuck: Arc::default(), active }
     }
 
-    /// That with one of HTTP/1, which has one answer at a time, and ends with it: what is not read holds up the connection.
+    /// For an HTTP/1 connection, which has one response at a time, and ends with it: what is unread blocks the connection.
     pub fn of_http1(stalled: Duration, end: CancellationToken) -> Patience {
         Patience { by_kernel: true, ..Patience::new(stalled, end) }
     }
 
-    /// One more is asked for, or there.
+    /// Counts one more request or response.
     pub fn open(&self) -> Counted {
         let mut counted = Counted::by(&self.open);
         counted.1 = Some(self.active.clone());
@@ -53,7 +53,7 @@ impl Patience {
         counted
     }
 
-    /// For how long nothing came or was over.
+    /// For how long nothing came or completed.
     fn quiet(&self) -> Duration {
         instant(&self.active).elapsed()
     }
@@ -67,7 +67,7 @@ impl Patience {
     }
 }
 
-/// Something that is counted for as long as it is there.
+/// Counted for as long as it exists.
 pub(crate) struct Counted(Arc<AtomicUsize>, Option<Arc<Mutex<Instant>>>);
 
 impl Counted {
@@ -85,17 +85,17 @@ impl Drop for Counted {
 }
 
 fn instant(of: &Mutex<Instant>) -> MutexGuard<'_, Instant> {
-    // Each change is whole at once.
+    // Each change is atomic.
     of.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// A body that goes out in pieces. Its room is free as soon as all of it is written; of one that nobody wants any more, what is not
-/// handed to the connection at once.
+/// A body that is sent in pieces. It releases its room when all of it is written; if dropped early, at once, except for what the
+/// connection was handed.
 struct Sent {
     outgoing: Arc<Mutex<Outgoing>>,
 }
 
-/// It ends with the body and the last piece of it.
+/// It ends with the body and its last piece.
 struct Overseer {
     task: AbortHandle,
     _open: Counted,
@@ -107,13 +107,13 @@ impl Drop for Overseer {
     }
 }
 
-/// What a connection was handed of an answer and has not written, in bytes; its room, once the body has no need of it.
+/// How many bytes of a response the connection holds unwritten, and their room once the body no longer needs it.
 #[derive(Default)]
 struct Lying(Mutex<(usize, Option<Room>)>);
 
 impl Lying {
     fn lock(&self) -> MutexGuard<'_, (usize, Option<Room>)> {
-        // Each change is whole at once.
+        // Each change is atomic.
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -125,7 +125,7 @@ impl Lying {
     }
 }
 
-/// A piece that a connection has, until it has written it.
+/// A piece that a connection holds until it is written.
 struct Handed {
     bytes: Bytes,
     lying: Arc<Lying>,
@@ -150,27 +150,27 @@ impl AsRef<[u8]> for Handed {
 
 struct Outgoing {
     body: Option<HttpBody>,
-    /// What the body has told and the connection has not taken yet; and whether that was more than a piece.
+    /// What the body produced and the connection has not taken yet, and whether that was more than a piece.
     rest: Bytes,
     in_pieces: bool,
     room: Option<Room>,
-    /// It is taken too slowly.
+    /// It is read too slowly.
     slow: Option<Stuck>,
     pace: Pace,
     lying: Arc<Lying>,
-    /// When the connection last asked for more, and whether there was nothing more for it.
+    /// When the connection last polled, and whether that found nothing.
     asked: Instant,
     idle: bool,
     cut: bool,
     overseer: Option<Arc<Overseer>>,
-    /// The last piece that was handed on, while it is not written; and when it was.
+    /// When the last piece was handed on, and that piece while it is unwritten.
     handed: (Instant, Weak<()>),
 }
 
-/// A body that holds its room until it is sent. With patience, one that is left unread for so long is dropped, and ends with an
-/// error, and so is one that is taken too slowly for so long when its room is wanted; if it is still there, or what was handed on of
-/// it, after as long again, it is stuck. A connection ends that has many such, or for as long again nothing else; or when the room
-/// of one is wanted.
+/// A body that holds its room until it is sent. With patience, one that is left unread for that long is dropped with an error, as
+/// is one that is read too slowly for that long when its room is needed; if it, or what was handed on of it, is still there after
+/// as long again, it is stuck. A connection ends if it has many stuck bodies, if it has had nothing else for as long again, or if
+/// the room of one is needed.
 pub(crate) fn sent(body: HttpBody, room: Option<Arc<Room>>, patience: Option<Patience>) -> HttpBody {
     let (asked, rest, lying) = (Instant::now(), Bytes::new(), Arc::default());
     // It was shared only to be passed on.
@@ -217,11 +217,11 @@ async fn oversee(outgoing: Weak<Mutex<Outgoing>>, lying: Arc<Lying>, patience: P
     tokio::time::sleep(stalled).await;
     let _on_account = lying.lock().1.as_mut().and_then(|room| room.stuck(0, &patience.end));
     if patience.by_kernel {
-        // All is handed on. It ends when its room is wanted, or with the last of it.
+        // All is handed on. It ends when its room is needed, or with the last piece.
         return std::future::pending().await;
     }
     let _stuck = Counted::by(&patience.stuck);
-    // One that pauses leaves the others of its connection alone, and may go on.
+    // A paused stream does not affect others of its connection, and may go on.
     while !patience.are_too_many() {
         tokio::time::sleep(stalled).await;
         if patience.are_all() && patience.quiet() >= stalled {
@@ -232,7 +232,7 @@ async fn oversee(outgoing: Weak<Mutex<Outgoing>>, lying: Arc<Lying>, patience: P
 }
 
 fn lock(outgoing: &Mutex<Outgoing>) -> MutexGuard<'_, Outgoing> {
-    // What a body left behind that panicked is not polled again: the connection ends with its task.
+    // A body that panicked is not polled again: the connection ends with its task.
     outgoing.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
@@ -243,8 +243,8 @@ impl Outgoing {
         self.end();
     }
 
-    /// One that is taken too slowly is left unread, until it is taken faster. (What is told bit by bit has no room of its own: its
-    /// user's is what waits to be told, which ends with it.)
+    /// One that is read too slowly counts as unread until it is read faster. (A streamed response has no room of its own; its
+    /// user's is the backlog, which ends with it.)
     fn look_at_pace(&mut self, now: Instant, period: Duration, wanted: &CancellationToken) {
         let is_slow = self.pace.is_slow(now, period) && !self.idle;
         match (&mut self.room, &self.slow) {
@@ -257,16 +257,16 @@ impl Outgoing {
         }
     }
 
-    /// Nothing more comes of the body: of its room it is only what lies at the connection that is needed.
+    /// Nothing more comes from the body: only what the connection holds still needs room.
     fn end(&mut self) {
-        // What is left may be more than the room was for.
+        // The rest may be larger than its room.
         (self.body, self.slow) = (None, None);
         if let Some(room) = self.room.take() {
             self.lying.keep(room);
         }
     }
 
-    /// Since when the client takes nothing; none: there is nothing for him.
+    /// Since when the client has read nothing; `None` if there is nothing to read.
     fn waits_since(&self) -> Option<Instant> {
         let (handed, here) = &self.handed;
         match self.idle {
@@ -279,7 +279,7 @@ impl Outgoing {
         let bytes = self.rest.split_to(self.rest.len().min(PIECE));
         self.pace.take(bytes.len());
         let Some(overseer) = &self.overseer else { return Frame::data(bytes) };
-        // A piece that is stuck must not keep all that it is of, of whose room only its own is left by then.
+        // A stuck piece must not keep the whole allocation alive, as only the piece's own room is left by then.
         let bytes = if self.in_pieces { Bytes::copy_from_slice(&bytes) } else { bytes };
         let here = Arc::new(());
         self.handed = (Instant::now(), Arc::downgrade(&here));

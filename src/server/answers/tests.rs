@@ -1,4 +1,4 @@
-//! What answers hold.
+//! Memory held by responses.
 
 use tokio::time::Instant;
 
@@ -72,7 +72,7 @@ fn what_one_reply_answers_has_one_room() {
     assert_eq!(answers.lock().bytes, 0);
 }
 
-/// Of 300, one user's count for 225 at most.
+/// Of 300, one user counts for at most 225.
 #[test]
 fn one_users_answers_never_take_all_of_the_room() {
     let (answers, one, other) = (answers(), user("one"), user("other"));

@@ -11,25 +11,25 @@ use super::policy::{Level, Stage};
 use podwright_api::request::List;
 use podwright_api::{Status, User};
 
-/// What one request is about and who makes it; the same in all of its events.
+/// The subject of one request and its user; the same in all of its events.
 #[derive(Debug, Default)]
 pub struct Subject {
     pub id: String,
     pub received: Timestamp,
     pub uri: String,
     pub verb: String,
-    /// Who was recognized; none where nobody was.
+    /// The authenticated user, if any.
     pub user: Option<User>,
     pub impersonated: Option<User>,
     pub sources: Vec<String>,
     pub user_agent: String,
-    /// `objectRef`; null where the request is about no object.
+    /// `objectRef`; null if the request is not about an object.
     pub object: Value,
     pub level: Level,
     pub omit_managed_fields: bool,
 }
 
-/// A body that was answered with, encoded no sooner than it is written.
+/// A response body, encoded only when it is written.
 #[derive(Clone, Debug)]
 pub enum Answer {
     Object(Bytes),
@@ -44,7 +44,7 @@ pub struct Event {
     pub stage: Stage,
     pub at: Timestamp,
     pub annotations: BTreeMap<String, String>,
-    /// The HTTP code; 0 before there is one.
+    /// The HTTP status code; 0 before there is one.
     pub code: u16,
     pub failure: Option<Status>,
     pub request: Option<Bytes>,
@@ -77,7 +77,7 @@ impl Event {
         1024 + response + request + annotations + failure + self.subject.size()
     }
 
-    /// Its JSON, without the end of the line.
+    /// Its JSON, without the newline.
     pub fn line(&self) -> String {
         let subject = &*self.subject;
         let mut event = Map::new();
@@ -144,7 +144,7 @@ impl Event {
 }
 
 fn user(user: &User) -> Value {
-    // Strings alone: they encode.
+    // Only strings, which always encode.
     serde_json::to_value(user).unwrap_or_default()
 }
 
@@ -156,7 +156,7 @@ fn value(answer: &Answer) -> Value {
     }
 }
 
-/// What the server encoded itself: it decodes.
+/// Encoded by the server itself, so it decodes.
 fn parsed(bytes: &[u8]) -> Value {
     serde_json::from_slice(bytes).unwrap_or_default()
 }

@@ -1,8 +1,8 @@
-//! The audit log: who asked what, when, from where, and how it was answered, as a [`policy`] says.
+//! The audit log: who requested what, when, from where, and the response, as a [`policy`] says.
 //!
-//! Each request that comes through the pipeline's door ([`super::Server::handle`], [`super::Server::watch`]) has an [`Entry`], which becomes
-//! [`event`]s at its stages; what faces answer by themselves (paths that are no resource, refusals before the pipeline) they
-//! tell with [`Audit::face`]. A [`writer`] thread puts the events down.
+//! Each request that enters the pipeline ([`super::Server::handle`], [`super::Server::watch`]) has an [`Entry`], which becomes
+//! [`event`]s at its stages; faces report what they answer themselves (non-resource paths, refusals before the pipeline) with
+//! [`Audit::face`]. A [`writer`] thread writes the events.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -26,10 +26,10 @@ use policy::{Level, Stage};
 pub use writer::LogTarget;
 use writer::Writer;
 
-/// Upstream's mark of an event of which something was cut.
+/// Upstream's annotation of a truncated event.
 const TRUNCATED: &str = "audit.k8s.io/truncated";
 
-/// What a policy looks at. Unset words are empty; a path alone is no resource.
+/// What a policy looks at. Unset strings are empty; a bare path is a non-resource request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Facts<'a> {
     pub user: Option<&'a User>,
@@ -41,7 +41,7 @@ pub struct Facts<'a> {
     pub namespace: &'a str,
     pub name: &'a str,
     pub path: &'a str,
-    /// Whom a face's request acts as, if not as its user.
+    /// The impersonated user, if any.
     pub acting: Option<&'a User>,
 }
 
@@ -58,14 +58,14 @@ impl std::fmt::Debug for Audit {
     }
 }
 
-/// What is told of one request; nothing more once it is dropped.
+/// The events of one request; none after it is dropped.
 pub(super) struct Entry {
     audit: Arc<Audit>,
     subject: Arc<Subject>,
     omit: Vec<Stage>,
     annotations: Mutex<BTreeMap<String, String>>,
     request: Option<Bytes>,
-    /// What is told at the end, if it is not told yet.
+    /// The final event, if still due.
     ending: Option<(u16, Option<Status>)>,
 }
 
@@ -74,19 +74,19 @@ impl Audit {
         Ok(Audit { policy, writer: Writer::start(place)?, env })
     }
 
-    /// The entry of a request to the pipeline; none where the policy tells nothing of it.
+    /// The entry of a request to the pipeline; `None` if the policy does not log it.
     pub(super) fn begin(self: &Arc<Audit>, request: &Request, kinds: &Kinds) -> Option<Entry> {
         self.entry(request, kinds, request.body.as_ref())
     }
 
-    /// Tells of a request to the pipeline for which there is no room, and so none for its body a second time.
+    /// Logs a request to the pipeline that is refused for lack of room, so its body is not copied.
     pub(super) fn turned_away(self: &Arc<Audit>, request: &Request, kinds: &Kinds, why: &Status) {
         if let Some(entry) = self.entry(request, kinds, None) {
             entry.end(&Err(why.clone()));
         }
     }
 
-    /// `body`: what is told of it, where the policy asks for it.
+    /// `body`: what is logged of it, if the policy asks for it.
     fn entry(self: &Arc<Audit>, request: &Request, kinds: &Kinds, body: Option<&Value>) -> Option<Entry> {
         let kind = kinds.lookup(&request.resource);
         let named = match kind {
@@ -104,7 +104,7 @@ impl Audit {
         let subresource = request.subresource.as_deref().unwrap_or("");
         let caller = origin.and_then(|origin| origin.caller.get()).filter(|caller| **caller != request.user);
         let facts = Facts {
-            // Upstream's rules are about who he was before he became another.
+            // Upstream's rules match the user before impersonation.
             user: Some(caller.unwrap_or(&request.user)),
             verb: verb(request),
             group: named.group,
@@ -139,12 +139,12 @@ impl Audit {
             request,
             ending: None,
         };
-        // What came is told when it is answered.
+        // RequestReceived is logged together with the response.
         entry.tell(Stage::RequestReceived, entry.subject.received, 0, None, None);
         Some(entry)
     }
 
-    /// Tells what a face has answered by itself.
+    /// Logs what a face answered itself.
     pub(super) fn face(self: &Arc<Audit>, origin: &Origin, facts: &Facts<'_>, code: u16, failure: Option<&Status>) {
         let verdict = self.policy.of(facts);
         if verdict.level == Level::None {
@@ -185,7 +185,7 @@ impl Audit {
 }
 
 impl Entry {
-    /// Notes what the authorizers have decided.
+    /// Records the authorizers' decision.
     pub fn decided(&self, allowed: bool, reason: &str) {
         let mut annotations = self.annotations.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let decision = if allowed { "allow" } else { "forbid" };
@@ -193,12 +193,12 @@ impl Entry {
         annotations.insert("authorization.k8s.io/reason".into(), reason.into());
     }
 
-    /// Notes what admission has to tell.
+    /// Records admission's annotations.
     pub fn annotate(&self, more: BTreeMap<String, String>) {
         self.annotations.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).extend(more);
     }
 
-    /// Tells how a request was answered.
+    /// Logs the response of a request.
     pub fn end(self, outcome: &Result<Response, Status>) {
         let now = self.audit.env.now();
         let whole = self.subject.level >= Level::RequestResponse;
@@ -225,7 +225,7 @@ impl Entry {
         }
     }
 
-    /// The answer has begun and goes on: its end is told when this is dropped.
+    /// The response has started and continues: its end is logged when this is dropped.
     pub fn goes_on(mut self, code: u16, origin: Option<&Origin>) {
         self.tell(Stage::ResponseStarted, self.audit.env.now(), code, None, None);
         self.ending = Some((code, None));
@@ -253,12 +253,12 @@ impl Drop for Entry {
     }
 }
 
-/// What an event's annotations begin with: that not all is told.
+/// The initial annotations: whether the event is truncated.
 fn cut(origin: Option<&Origin>) -> BTreeMap<String, String> {
     origin.filter(|origin| origin.more_sources).map(|_| (TRUNCATED.to_owned(), "true".to_owned())).into_iter().collect()
 }
 
-/// The verb as rules name it: sessions are got or created.
+/// The verb as rules name it: sessions use get or create.
 fn verb(request: &Request) -> &'static str {
     match (request.verb, request.subresource.as_deref()) {
         (Verb::Connect, Some("exec" | "attach" | "portforward")) => "create",
@@ -267,7 +267,7 @@ fn verb(request: &Request) -> &'static str {
     }
 }
 
-/// What a resource is called.
+/// The names of a resource.
 struct Named<'a> {
     group: &'a str,
     version: &'a str,
@@ -275,7 +275,7 @@ struct Named<'a> {
 }
 
 impl Named<'_> {
-    /// One that is none of the kinds here: what others serve is named `things.ext.example.com/v1`.
+    /// A resource that is no kind here: those of other servers are named `things.ext.example.com/v1`.
     fn of_others(resource: &str) -> Named<'_> {
         let split = resource.rsplit_once('/').and_then(|(named, version)| Some((named.split_once('.')?, version)));
         match split {
@@ -285,7 +285,7 @@ impl Named<'_> {
     }
 }
 
-/// Where the REST face has what another face, or the server itself, asks for.
+/// The REST path of a request from another face or the server itself.
 fn path(named: &Named<'_>, facts: &Facts<'_>) -> String {
     let mut path = match named.group {
         "" => format!("/api/{}", named.version),
@@ -295,7 +295,7 @@ fn path(named: &Named<'_>, facts: &Facts<'_>) -> String {
         path = format!("{path}/namespaces/{}", facts.namespace);
     }
     path = format!("{path}/{}", named.plural);
-    // The name of what is created stands in its body.
+    // On create the name is in the body.
     let name = if facts.verb == "create" && facts.subresource.is_empty() { "" } else { facts.name };
     for part in [name, facts.subresource].into_iter().filter(|part| !part.is_empty()) {
         path = format!("{path}/{part}");
@@ -323,7 +323,7 @@ fn object_ref(facts: &Facts<'_>) -> Value {
     told
 }
 
-/// What a refusal says beyond who may not do what.
+/// The reason in a refusal, beyond the standard sentence.
 pub(super) fn reason_of<'a>(status: &'a Status, asked: &Attributes<'_>) -> &'a str {
     let all = status.message.as_str();
     all.split_once(&format!("{}: ", asked.refusal())).map_or("", |(_, reason)| reason)

@@ -1,4 +1,4 @@
-//! Policy (audit.k8s.io/v1): what is told of which requests; the first rule that matches counts, and without one nothing is.
+//! Policy (audit.k8s.io/v1): what is logged for which requests. The first matching rule decides; without one nothing is logged.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -9,7 +9,7 @@ use podwright_api::configuration::{ConfigError, FieldError, Problem, document};
 const API_VERSION: &str = "audit.k8s.io/v1";
 const KIND: &str = "Policy";
 
-/// How much is told.
+/// How much is logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 pub enum Level {
     #[default]
@@ -30,11 +30,11 @@ impl Level {
     }
 }
 
-/// When it is told.
+/// When it is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub enum Stage {
     RequestReceived,
-    /// Of what goes on: watches, sessions.
+    /// For long-running requests: watches, sessions.
     ResponseStarted,
     ResponseComplete,
     Panic,
@@ -51,7 +51,7 @@ impl Stage {
     }
 }
 
-/// What is told of one request.
+/// What is logged of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     pub level: Level,
@@ -80,7 +80,7 @@ struct File {
     rules: Vec<Value>,
 }
 
-/// All of what it names must fit; an empty list fits everything.
+/// All of its fields must match; an empty list matches everything.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Rule {
@@ -114,10 +114,11 @@ struct GroupResources {
 }
 
 impl Policy {
-    /// Reads a policy.
+    /// Parses a policy.
     ///
     /// # Errors
-    /// It is not YAML, not one policy, or has a rule that is none: the error names the field.
+    ///
+    /// It is not YAML, not a single policy, or has an invalid rule: the error names the field.
     pub fn parse(text: &str) -> Result<Policy, ConfigError> {
         let file = File::deserialize(document(text, KIND)?).map_err(ConfigError::Decode)?;
         if (file.api_version.as_str(), file.kind.as_str()) != (API_VERSION, KIND) {
@@ -137,7 +138,7 @@ impl Policy {
         Ok(Policy { omit_stages: file.omit_stages, omit_managed_fields: file.omit_managed_fields, rules })
     }
 
-    /// What is told of a request.
+    /// What is logged of a request.
     pub fn of(&self, facts: &Facts<'_>) -> Verdict {
         let rule = self.rules.iter().find(|rule| rule.fits(facts));
         let mut omit_stages = self.omit_stages.clone();
@@ -203,7 +204,7 @@ impl Rule {
 }
 
 impl GroupResources {
-    /// `pods` is without its subresources, `pods/log` one of them, `pods/*` all of them, `*/scale` that of all resources.
+    /// `pods` excludes its subresources, `pods/log` is one of them, `pods/*` all of them, `*/scale` that of all resources.
     fn fits(&self, facts: &Facts<'_>) -> bool {
         let fits_resource = |mask: &String| match mask.split_once('/') {
             None => mask == "*" || (mask == facts.resource && facts.subresource.is_empty()),

@@ -1,6 +1,6 @@
-//! The log's file: a thread that writes what it is handed, a line an event, and begins a new file when one is full.
+//! The log file: a thread that writes events, one per line, and rotates full files.
 //!
-//! Nobody waits for it: what does not fit into its buffer is left out, and counted.
+//! Callers never wait: what does not fit into its buffer is dropped and counted.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -17,25 +17,25 @@ use jiff::{SignedDuration, Timestamp};
 use super::event::Event;
 use crate::metrics::METRICS;
 
-/// So many events, or so many bytes of them, may wait.
+/// The most events, or bytes of events, that may be queued.
 const EVENTS: usize = 10_000;
 const BYTES: usize = 64 << 20;
 const MEGABYTE: u64 = 1 << 20;
 
-/// Where the log goes, and what is kept of it.
+/// Where the log goes, and how much is kept.
 #[derive(Clone, Debug, Default)]
 pub struct LogTarget {
-    /// None: standard output.
+    /// `None`: standard output.
     pub path: Option<PathBuf>,
-    /// Megabytes of one file; 0: any.
+    /// Megabytes per file; 0: unlimited.
     pub max_size: u64,
-    /// Files beside the one that is written; 0: any.
+    /// Rotated files to keep; 0: all.
     pub max_backups: usize,
-    /// Days that they are kept; 0: any.
+    /// Days to keep them; 0: forever.
     pub max_age: i64,
 }
 
-/// The way to the thread; with its end what waits is written.
+/// The sender to the thread; dropping it flushes the queue.
 pub struct Writer {
     sender: Option<SyncSender<Event>>,
     waiting: Arc<AtomicUsize>,
@@ -54,7 +54,7 @@ impl Writer {
         Ok(Writer { sender: Some(sender), waiting, lost, thread: Some(thread) })
     }
 
-    /// Never waits.
+    /// Never blocks.
     pub fn write(&self, event: Event) {
         let size = event.size();
         let fits = self.waiting.fetch_add(size, Ordering::Relaxed) + size <= BYTES;
@@ -74,7 +74,7 @@ impl Drop for Writer {
     fn drop(&mut self) {
         self.sender = None;
         if let Some(thread) = self.thread.take() {
-            // A panic there has told itself.
+            // A panic was reported by the thread itself.
             let _ = thread.join();
         }
     }
@@ -99,7 +99,7 @@ impl Log {
         Ok(Log { place, out: BufWriter::with_capacity(64 << 10, out), size })
     }
 
-    /// Writes until the other end is gone. What was written is handed to the kernel when nothing waits.
+    /// Writes until the sender is dropped. Flushes to the kernel whenever the queue is empty.
     fn run(&mut self, inbox: &Receiver<Event>, waiting: &AtomicUsize, lost: &AtomicU64) {
         loop {
             let event = match inbox.try_recv() {
@@ -133,7 +133,7 @@ impl Log {
         self.out.write_all(line)
     }
 
-    /// The file gets a name with the time; a new one begins; those that are too many or too old go.
+    /// Renames the file with the time, opens a new one, and removes backups that are too many or too old.
     fn rotate(&mut self) -> io::Result<()> {
         let Some(path) = self.place.path.clone() else { return Ok(()) };
         self.out.flush()?;
@@ -148,7 +148,7 @@ impl Log {
     fn backup_name(&self, path: &Path, now: Timestamp) -> PathBuf {
         let (head, tail) = parts(path);
         let mut name = format!("{head}{}{tail}", now.strftime("%Y-%m-%dT%H-%M-%S%.3f"));
-        // Two within a millisecond.
+        // Two rotations within a millisecond.
         while path.with_file_name(&name).exists() {
             name = format!("{head}{}{tail}", Timestamp::now().strftime("%Y-%m-%dT%H-%M-%S%.6f"));
         }
@@ -166,7 +166,7 @@ impl Log {
                 backups.push((name, entry));
             }
         }
-        // The newest first: their names are times.
+        // The newest first: their names contain the time.
         backups.sort_by(|a, b| b.0.cmp(&a.0));
         for (i, (_, entry)) in backups.iter().enumerate() {
             let too_many = self.place.max_backups > 0 && i >= self.place.max_backups;
@@ -188,7 +188,7 @@ fn append(path: &Path) -> io::Result<File> {
     File::options().create(true).append(true).mode(0o600).open(path)
 }
 
-/// What stands before and behind the time in a backup's name.
+/// What precedes and follows the time in a backup's name.
 fn parts(path: &Path) -> (String, String) {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
     let tail = path.extension().map(|ext| format!(".{}", ext.to_string_lossy())).unwrap_or_default();

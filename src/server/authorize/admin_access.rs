@@ -1,4 +1,4 @@
-//! Devices that others use, by `adminAccess`: only in namespaces that an administrator has set apart for that; upstream's
+//! Access to devices that others use (`adminAccess`): only in namespaces that an administrator labels for that; upstream's
 //! `AuthorizedForAdmin`, in the strategies of claims and their templates.
 
 use serde_json::Value;
@@ -11,7 +11,7 @@ use podwright_api::{Object, Status, kinds};
 /// The label of such a Namespace.
 const LABEL: &str = "resource.kubernetes.io/admin-access";
 
-/// Refuses a claim that asks for it, or whose status says that it has it, elsewhere. What was so stays so.
+/// Refuses a claim elsewhere that requests it, or whose status has it. Existing ones stay.
 pub(super) fn check(server: &Server, call: &ResolvedRequest, new: &Object, old: Option<&Object>) -> Result<(), Status> {
     let path = match (call.kind.built_in(), call.subresource.as_deref()) {
         ("ResourceClaim", Some("status")) => "/status/allocation/devices/results",

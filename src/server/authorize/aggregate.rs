@@ -1,4 +1,4 @@
-//! ClusterRoles that gather the rules of others, by labels.
+//! ClusterRoles that aggregate the rules of others, by labels.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Weak};
@@ -16,10 +16,10 @@ use podwright_api::{Options, Request, Status, User, Verb, kinds};
 
 const RESOURCE: &str = "clusterroles.rbac.authorization.k8s.io";
 const USER: &str = "system:serviceaccount:kube-system:clusterrole-aggregation-controller";
-/// When to try again what failed.
+/// The delay before a failure is retried.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// The rules that an aggregated role should have: all that its selectors find, each once.
+/// The rules that an aggregated role should have: all that its selectors match, without duplicates.
 pub(super) fn gathered<'a, I: IntoIterator<Item = &'a Rule>>(
     selectors: &[LabelSelector],
     find: impl Fn(&LabelSelector) -> I,
@@ -34,11 +34,11 @@ impl Server {
         self.tasks.add(tokio::spawn(run(Arc::downgrade(self))));
     }
 
-    /// Looks at all aggregated roles; `false`: one could not be written, which keeps no other from its rules.
+    /// Reconciles all aggregated roles; `false`: one could not be written, which does not affect others.
     async fn aggregate(&self) -> Result<bool, Status> {
         let kind = kinds::lookup(RESOURCE).ok_or_else(|| Status::internal("no kind ClusterRole"))?;
         let items: Vec<_> = self.cache.resource(kind).read().items.values().cloned().collect();
-        // All of them were read when the cache took them in.
+        // They were parsed when the cache received them.
         let roles = items.iter().filter_map(|item| match &item.rights {
             Rights::Role(role) => Some((item, role)),
             _ => None,
@@ -75,7 +75,7 @@ impl Server {
     }
 }
 
-/// Looks at all roles whenever one has changed; what it changes itself brings it back, until nothing is left to do.
+/// Reconciles whenever a role has changed; its own changes trigger it again until nothing is left to do.
 async fn run(server: Weak<Server>) {
     let mut backoff = Backoff::default();
     loop {
@@ -95,7 +95,7 @@ async fn run(server: Weak<Server>) {
                 };
                 match tokio::time::timeout(patience, events.recv()).await {
                     Ok(None) => break,
-                    // Many changes at once are one look.
+                    // Handles many changes at once.
                     Ok(Some(_)) => while events.try_recv().is_ok() {},
                     Err(_) => {}
                 }

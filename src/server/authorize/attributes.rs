@@ -1,15 +1,15 @@
-//! What an authorizer is asked, and what it says.
+//! The question to an authorizer, and its answer.
 
 use podwright_api::User;
 
 /// The group whose members may do everything.
 pub(crate) const MASTERS: &str = "system:masters";
 
-/// What an authorizer decides on; upstream's `authorizer.Attributes`. Unset words are empty.
+/// What an authorizer decides on; upstream's `authorizer.Attributes`. Unset strings are empty.
 #[derive(Clone, Copy, Debug)]
 pub struct Attributes<'a> {
     pub user: &'a User,
-    /// `get`, `list`, ..., `impersonate`, `bind`; of a path: the HTTP method in lower case.
+    /// `get`, `list`, ..., `impersonate`, `bind`; for a path, the HTTP method in lower case.
     pub verb: &'a str,
     pub group: &'a str,
     pub resource: &'a str,
@@ -18,12 +18,12 @@ pub struct Attributes<'a> {
     pub name: &'a str,
     pub field_selector: &'a str,
     pub label_selector: &'a str,
-    /// A path that names no resource, `/healthz`; then all from `group` on is empty.
+    /// A non-resource path, `/healthz`; then everything from `group` on is empty.
     pub path: &'a str,
 }
 
 impl<'a> Attributes<'a> {
-    /// Of a verb on all objects of a resource, to be made more precise.
+    /// For a verb on all objects of a resource, to be narrowed down.
     pub fn new(user: &'a User, verb: &'a str, group: &'a str, resource: &'a str) -> Attributes<'a> {
         Attributes {
             user,
@@ -45,7 +45,7 @@ impl<'a> Attributes<'a> {
         !self.path.is_empty()
     }
 
-    /// The same, to be asked again later.
+    /// An owned copy, for later checks.
     pub fn keep(&self) -> Kept {
         let words = [
             self.verb,
@@ -61,7 +61,7 @@ impl<'a> Attributes<'a> {
         Kept { user: self.user.clone(), words: words.map(Into::into) }
     }
 
-    /// Upstream's words for a refusal.
+    /// The message of a refusal, as upstream words it.
     pub fn refusal(&self) -> String {
         let user = if self.user.name.is_empty() { "system:anonymous" } else { &self.user.name };
         if self.is_path() {
@@ -93,10 +93,10 @@ impl Kept {
     }
 }
 
-/// What an authorizer says.
+/// An authorizer's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
     Allow,
-    /// It does not allow it, and says why, if there is something to say.
+    /// Not allowed, with a reason if there is one.
     NoOpinion(String),
 }

@@ -1,4 +1,4 @@
-//! Which roles each subject has: what bindings say, by subject, with each role already found.
+//! Which roles each subject has: bindings by subject, with each role already resolved.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -6,10 +6,10 @@ use std::sync::Arc;
 use super::grants::{Binding, Role, Subject};
 use podwright_api::User;
 
-/// A binding of more subjects is asked by itself whether a user is among them: it comes and goes at once, however many they are.
+/// A binding with more subjects is stored once, and searched for the user: adding and removing it takes constant time.
 const CROWD: usize = 64;
 
-/// What the bindings say: of few subjects by them, and those of many by their namespaces, "" for everywhere.
+/// Small bindings by their subjects, large ones by their namespaces ("" for everywhere).
 #[derive(Default)]
 pub(super) struct Bound {
     roles: Places,
@@ -18,8 +18,8 @@ pub(super) struct Bound {
     crowds: HashMap<Box<str>, BTreeMap<Arc<str>, (Arc<Binding>, usize)>>,
 }
 
-/// The roles that there are or that are bound, each in a place of its own, which whoever has it points at: it comes, changes and
-/// goes at once, however many are bound to it, and nobody has to look for it by its name.
+/// A slot for each role that exists or is bound, shared by all of its bindings: adding, changing and removing a role takes constant
+/// time, however many bindings it has, and checks need no lookup by name.
 #[derive(Default)]
 struct Places {
     by_key: HashMap<Arc<str>, usize>,
@@ -29,12 +29,12 @@ struct Places {
 
 struct BoundRole {
     key: Arc<str>,
-    /// `None`: it is bound, and does not exist.
+    /// `None`: it is bound, but does not exist.
     role: Option<Arc<Role>>,
     bindings: usize,
 }
 
-/// The places of the roles that one subject has, and by which bindings: everywhere, and by namespace.
+/// The slots of one subject's roles, and the bindings that grant them: everywhere, and by namespace.
 #[derive(Default)]
 struct Grants {
     everywhere: Roles,
@@ -63,12 +63,12 @@ impl Places {
         place
     }
 
-    /// Takes away a role, a binding, or both; what nobody needs is free.
+    /// Removes a role, a binding, or both; frees an unused slot.
     fn change(&mut self, place: usize, change: impl FnOnce(&mut BoundRole)) {
         let changed = &mut self.all[place];
         change(changed);
         if changed.role.is_none() && changed.bindings == 0 {
-            // It is emptied when it is used again.
+            // It is cleared when it is used again.
             self.by_key.remove(&changed.key);
             self.free.push(place);
         }
@@ -76,7 +76,7 @@ impl Places {
 }
 
 impl Bound {
-    /// The role of a store key.
+    /// The role with a store key.
     pub fn role(&self, key: &str) -> Option<&Arc<Role>> {
         self.roles.all[*self.roles.by_key.get(key)?].role.as_ref()
     }
@@ -92,13 +92,13 @@ impl Bound {
         }
     }
 
-    /// Forgets all roles whose keys begin so.
+    /// Forgets all roles whose keys have this prefix.
     pub fn no_roles(&mut self, prefix: &str) {
         let keys: Vec<_> = self.roles.by_key.keys().filter(|key| key.starts_with(prefix)).cloned().collect();
         keys.iter().for_each(|key| self.no_role(key));
     }
 
-    /// Shows the roles of a user in a namespace, those granted everywhere first, until `show` has seen enough.
+    /// Visits the roles of a user in a namespace, cluster-wide ones first, until `show` ends the visit.
     pub fn visit(&self, user: &User, namespace: &str, mut show: impl FnMut(&str, Option<&Arc<Role>>) -> bool) {
         let Bound { roles, users, groups, crowds } = self;
         let of_groups = || user.groups.iter().filter_map(|group| groups.get(&**group));
@@ -110,7 +110,7 @@ impl Bound {
         let everywhere = grants().flat_map(|grants| grants.everywhere.keys()).chain(crowd(""));
         let within = grants().filter_map(|grants| grants.within.get(namespace)).flat_map(Roles::keys);
         let within = within.chain(crowd(namespace)).take_while(|_| !namespace.is_empty());
-        // However often it is bound, a role grants what it grants.
+        // A role that is bound several times is visited once.
         let mut seen = HashSet::new();
         for place in everywhere.chain(within).filter(|place| seen.insert(**place)) {
             let BoundRole { key, role, .. } = &roles.all[*place];
@@ -120,8 +120,8 @@ impl Bound {
         }
     }
 
-    /// How many times something is looked up when the roles of a user in a namespace are visited: each of his groups among those
-    /// that bindings name, and in each crowd, and each role that he has.
+    /// How many lookups a visit to the roles of a user in a namespace takes: each of the user's groups among the bindings' subjects
+    /// and in each large binding, and each of the user's roles.
     pub fn lookups(&self, user: &User, namespace: &str) -> usize {
         let Bound { users, groups, crowds, .. } = self;
         let of_groups = user.groups.iter().filter_map(|group| groups.get(&**group));
@@ -133,8 +133,8 @@ impl Bound {
         (1 + user.groups.len()).saturating_mul(1 + crowds).saturating_add(roles)
     }
 
-    /// The first of the bindings by which a user has a role in a namespace that is wanted, those of everywhere before others. It
-    /// takes as long as [`Bound::visit`] does, however many others are bound.
+    /// The first binding that gives a user a wanted role in a namespace, cluster-wide ones first. It takes as long as
+    /// [`Bound::visit`], however many others are bound.
     pub fn first(&self, user: &User, namespace: &str, wants: impl Fn(&Role) -> bool) -> Option<&Arc<str>> {
         let Bound { roles, users, groups, crowds } = self;
         let wanted = |place: &usize| roles.all[*place].role.as_ref().is_some_and(|role| wants(role));
@@ -172,7 +172,7 @@ impl Bound {
         }
     }
 
-    /// Takes out one grant for each subject; another binding may grant the same once more.
+    /// Removes one grant for each subject; another binding may make the same grant.
     pub fn forget(&mut self, key: &str, binding: &Binding) {
         let Some(place) = self.roles.by_key.get(&binding.role).copied() else { return };
         self.no_grants(key, binding, place);
@@ -237,7 +237,7 @@ mod tests {
         }
     }
 
-    /// However many subjects a binding has, and how often they are bound: what is kept of it is little, and all of it goes again.
+    /// However many subjects a binding has, and however often they repeat: little is stored, and all of it is removed again.
     #[test]
     fn what_is_bound_again_and_again_is_kept_once() {
         let users: Vec<String> = (0..CROWD * 10).map(|i| i.to_string()).collect();
@@ -270,7 +270,7 @@ mod tests {
         assert!(bound.roles.by_key.is_empty() && bound.roles.free.len() == 2, "nobody has the roles' places");
     }
 
-    /// Each group may have to be looked for in each crowd, of everywhere and of the namespace.
+    /// Each group may be looked up in each large binding, cluster-wide and of the namespace.
     #[test]
     fn what_a_visit_takes_is_known_before() {
         let mut bound = Bound::default();
@@ -284,7 +284,7 @@ mod tests {
         assert_eq!(bound.lookups(&user, ""), 100);
     }
 
-    /// Roles and their bindings come and go in any order, and each shows what there is.
+    /// Roles and their bindings come and go in any order, and the result is always current.
     #[test]
     fn a_role_is_found_by_who_is_bound_to_it_whichever_comes_first() {
         let (mut bound, user) = (Bound::default(), User::new("7", Vec::<String>::new()));
@@ -305,7 +305,7 @@ mod tests {
         bound.forget("a", &bindings[0].1);
         bound.no_role(&bindings[1].1.role);
         assert_eq!(shown(&bound), [of("b", false)]);
-        // The place of the one that is gone is another's.
+        // The slot of the removed one is reused.
         bound.put_role(&"c".into(), Arc::default());
         assert_eq!(shown(&bound), [of("b", false)]);
         assert!(bound.role("c").is_some() && bound.role(&bindings[0].1.role).is_none());

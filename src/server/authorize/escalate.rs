@@ -1,4 +1,4 @@
-//! Nobody grants what he does not have: the checks on writing roles and bindings, and (in [`params`]) admission policies.
+//! Prevents privilege escalation: the checks on writes of roles and bindings, and (in [`params`]) of admission policies.
 
 use super::grants::GROUP;
 use super::missing::missing;
@@ -13,7 +13,7 @@ use crate::Server;
 use crate::resolved_request::ResolvedRequest;
 use podwright_api::{Object, Status};
 
-/// The rules of a role that grants everything: what an aggregation rule may gather.
+/// The rules of a role that grants everything, required to write an aggregation rule.
 pub(super) fn everything() -> [Rule; 2] {
     let all = || vec!["*".to_owned()];
     [
@@ -22,7 +22,7 @@ pub(super) fn everything() -> [Rule; 2] {
     ]
 }
 
-/// Refuses a write by which its user would get, or give, more than he has.
+/// Refuses a write by which its user would gain, or grant, more than they have.
 pub(crate) fn may_grant(
     server: &Server,
     call: &ResolvedRequest,
@@ -43,10 +43,10 @@ pub(crate) fn may_grant(
     }
 }
 
-/// What is asked of a write of a kind: the object as it shall be, and as it was.
+/// The check of a write: the new object and the old one.
 type Check = fn(&Server, &ResolvedRequest, &Object, Option<&Object>) -> Result<(), Status>;
 
-/// Whether nothing changes but what the garbage collector writes.
+/// Whether only fields that the garbage collector writes have changed.
 fn is_left_alone(new: &Object, old: &Object) -> bool {
     let stripped = |object: &Object| {
         let mut object = object.clone();
@@ -89,7 +89,7 @@ fn binding(server: &Server, call: &ResolvedRequest, new: &Object, _: Option<&Obj
     holds(server, call, &server.authorizer.rbac.role_of(role_ref, call.within())?.rules)
 }
 
-/// Whether the user has all of these himself.
+/// Whether the user has all of these.
 fn holds(server: &Server, call: &ResolvedRequest, wanted: &[Rule]) -> Result<(), Status> {
     let granted = server.authorizer.rbac.rules(&call.user, call.within());
     let missing = missing(granted.rules(), wanted).map_err(|TooMuch| {
@@ -110,10 +110,10 @@ fn holds(server: &Server, call: &ResolvedRequest, wanted: &[Rule]) -> Result<(),
     Err(call.forbidden(why))
 }
 
-/// So many bytes of what is missing are told. (Upstream tells all of it: as much as roles may have.)
+/// The most bytes of missing rules in a message. (Upstream lists all of them, however long.)
 const TOLD: usize = 16 << 10;
 
-/// The rules that are missing, each in a line of its own.
+/// The missing rules, one per line.
 fn told(missing: Vec<Rule>) -> String {
     let mut lines: Vec<String> = missing.iter().map(Rule::to_string).collect();
     lines.sort();

@@ -1,19 +1,19 @@
-//! Following one kind in the watch cache: what has changed since one looked last.
+//! Follows one kind in the watch cache: what changed since the last look.
 
 use std::sync::Arc;
 
 use crate::cache::{ResourceCache, item::Item};
 use podwright_store::Revision;
 
-/// What is new of a kind.
+/// An event of a kind.
 pub(super) enum ObjectEvent<'a> {
-    /// Too much has happened: everything known is void, and all that exists follows.
+    /// Too much has happened: everything known is void, and all existing objects follow.
     Restart,
     Put(&'a Item),
     Gone(&'a Item),
 }
 
-/// Where one has got to in a kind's changes.
+/// A position in a kind's changes.
 pub(super) struct Follower {
     resource: Arc<ResourceCache>,
     seen: Option<Revision>,
@@ -28,7 +28,7 @@ impl Follower {
         self.seen != Some(self.resource.read().revision)
     }
 
-    /// Tells what is new, oldest first.
+    /// Reports what is new, oldest first.
     pub fn catch_up(&mut self, mut tell: impl FnMut(ObjectEvent<'_>)) {
         let state = self.resource.read();
         let now = state.revision;

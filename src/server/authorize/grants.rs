@@ -1,5 +1,5 @@
-//! What objects grant: those of RBAC, and Pods to their nodes. They are read once, when the cache takes them in: before anybody
-//! waits for what they say.
+//! What objects grant: RBAC objects to subjects, and Pods to their nodes. They are parsed once, when the cache receives them,
+//! before any request depends on them.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -16,23 +16,23 @@ use podwright_api::selector::LabelSelector;
 use podwright_api::{Kind, User, kinds};
 
 pub const GROUP: &str = "rbac.authorization.k8s.io";
-/// A role of fewer words is read as fast as an index of it.
+/// A role with fewer words is searched as fast as an index.
 const FEW_WORDS: usize = 64;
 
 /// What one object grants.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Rights {
-    /// It grants nothing, or is damaged: what was stored was decoded by the schema.
+    /// It grants nothing, or is damaged: stored objects were validated.
     #[default]
     None,
     Role(Arc<Role>),
     Binding(Arc<Binding>),
-    /// Of a large Pod on a node: what its agent may read for it.
+    /// For a large Pod on a node: what its agent may read for it.
     Needs(Arc<Needs>),
 }
 
 impl Rights {
-    /// `is_bound`: whether it is a large Pod that has a node.
+    /// `is_bound`: whether it is a large Pod with a node.
     pub fn of(kind: &Kind, namespace: &str, is_bound: bool, bytes: &[u8]) -> Rights {
         match (kind.group, kind.plural) {
             ("", "pods") if is_bound => Needs::of(bytes).map_or(Rights::None, |needs| Rights::Needs(Arc::new(needs))),
@@ -57,7 +57,7 @@ impl Rights {
     }
 }
 
-/// The selectors of an `aggregationRule`; what is none finds nothing.
+/// The selectors of an `aggregationRule`; an invalid one matches nothing.
 pub(super) fn selectors_of(rule: &Value) -> Vec<LabelSelector> {
     let all = rule["clusterRoleSelectors"].as_array().into_iter().flatten();
     all.filter_map(|selector| LabelSelector::from_json(selector).ok()).collect()
@@ -67,11 +67,11 @@ pub(super) fn selectors_of(rule: &Value) -> Vec<LabelSelector> {
 #[derive(Default)]
 pub(crate) struct Role {
     pub rules: Vec<Rule>,
-    /// How many words its rules have.
+    /// The number of words in its rules.
     pub words: usize,
-    /// Of an aggregated one: which others it gathers the rules of.
+    /// For an aggregated role: the selectors of the roles whose rules it aggregates.
     pub gathers: Option<Vec<LabelSelector>>,
-    /// Where that are many.
+    /// If there are many.
     index: Option<RuleIndex<Box<str>>>,
 }
 
@@ -90,24 +90,24 @@ impl Role {
 
     pub fn allows(&self, asked: &Attributes<'_>) -> bool {
         match &self.index {
-            // No list of a role is so long that there is an end to the patience.
+            // A role is short enough that the limit is never reached.
             Some(index) => index.allow(Asked::of(asked), &mut Patience(usize::MAX)) == Ok(true),
             None => self.rules.iter().any(|rule| rule.allows(asked)),
         }
     }
 }
 
-/// A binding: its role's key, and whom it is bound to, each of them once.
+/// A binding: its role's key, and its distinct subjects.
 #[derive(Debug)]
 pub(crate) struct Binding {
-    /// "": everywhere.
+    /// "": cluster-wide.
     pub namespace: Box<str>,
     pub role: Arc<str>,
     users: HashSet<Box<str>>,
     groups: HashSet<Box<str>>,
 }
 
-/// A ServiceAccount is the user that its tokens are for.
+/// A ServiceAccount is stored as the user of its tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subject<'a> {
     User(&'a str),
@@ -135,7 +135,7 @@ impl Binding {
         }
         let stored: Stored<'_> = serde_json::from_slice(bytes).ok()?;
         let (mut users, mut groups): (HashSet<Box<str>>, HashSet<Box<str>>) = Default::default();
-        // Most are there already where somebody has written the same again and again.
+        // Avoids allocations where the same subject is repeated.
         let add = |set: &mut HashSet<Box<str>>, name: &str| {
             if !set.contains(name) {
                 set.insert(name.into());
@@ -156,7 +156,7 @@ impl Binding {
         Some(Binding { namespace: namespace.into(), role, users, groups })
     }
 
-    /// How many they are.
+    /// Their number.
     pub fn len(&self) -> usize {
         self.users.len() + self.groups.len()
     }
@@ -166,7 +166,7 @@ impl Binding {
         users.chain(self.groups.iter().map(|name| Subject::Group(name)))
     }
 
-    /// By which of them it is a user's.
+    /// The subject that matches a user.
     pub fn subject_of<'a>(&self, user: &'a User) -> Option<Subject<'a>> {
         if self.users.contains(&*user.name) {
             return Some(Subject::User(&user.name));
@@ -175,12 +175,12 @@ impl Binding {
     }
 }
 
-/// The kinds of RBAC; rows of the table.
+/// The RBAC kinds, from the table.
 pub(super) fn kind(plural: &str) -> Option<&'static Kind> {
     kinds::lookup(&format!("{plural}.{GROUP}"))
 }
 
-/// The store key of the role that a `roleRef` in a namespace names.
+/// The store key of the role that a `roleRef` refers to.
 pub(super) fn role_key(role_ref: &Value, namespace: &str) -> String {
     let plural = if role_ref["kind"] == "Role" { "roles" } else { "clusterroles" };
     let name = role_ref["name"].as_str().unwrap_or("");

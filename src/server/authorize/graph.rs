@@ -9,13 +9,13 @@ use super::needs::{Needs, thing};
 use crate::cache::Cache;
 use podwright_api::kinds;
 
-/// Pods by node, and what they refer to, as `secrets/<namespace>/<name>`.
+/// Pods by node, and their references, as `secrets/<namespace>/<name>`.
 pub(super) struct Graph(RwLock<State>);
 
 struct State {
     pods: Follower,
     needs: HashMap<Arc<str>, Arc<Needs>>,
-    /// How many of a node's Pods need a thing.
+    /// How many of a node's Pods need an object.
     nodes: HashMap<String, HashMap<String, usize>>,
 }
 

@@ -1,15 +1,16 @@
-//! Which grants somebody lacks, of rules that he wants to give to others.
+//! Which grants a user lacks among rules to be granted to others.
 
 use super::rule::{Rule, compact};
 use super::rule_index::{Asked, Patience, RuleIndex, TooMuch};
 
-/// So many parts are looked at one by one, of so many bytes together. Rules beyond that must each be covered by one rule as they are.
+/// The most parts that are checked individually, and their total bytes. Beyond that, each rule must be covered by one rule as a
+/// whole.
 const MOST_PARTS: usize = 8192;
 const MOST_BYTES: usize = 4 << 20;
-/// How often it may be looked whether a rule has a word: some tenths of a second.
+/// The most lookups of a word in a rule: a few tenths of a second.
 const MOST_LOOKS: usize = 2_000_000;
 
-/// The grants of `wanted` that `owned` does not cover, gathered by resource. An error: there is too much to compare.
+/// The grants of `wanted` that `owned` does not cover, grouped by resource; an error if there is too much to compare.
 pub fn missing<'r>(owned: impl IntoIterator<Item = &'r Rule>, wanted: &[Rule]) -> Result<Vec<Rule>, TooMuch> {
     let (owned, mut patience) = (RuleIndex::<&str>::from_iter(owned), Patience(MOST_LOOKS));
     let (mut left, mut bytes, mut parts, mut whole) = (MOST_PARTS, MOST_BYTES, Vec::new(), Vec::new());
@@ -35,7 +36,7 @@ pub fn missing<'r>(owned: impl IntoIterator<Item = &'r Rule>, wanted: &[Rule]) -
     Ok(missing)
 }
 
-/// One of the `parts` of a rule, as a question; `None`: it is of several words, or of none.
+/// One of the `parts` of a rule, as a question; `None` if a list has several words, or none.
 fn asked(part: &Rule) -> Option<Asked<'_>> {
     let verb = part.verbs.first().filter(|_| part.verbs.len() == 1)?;
     if let [path] = part.non_resource_urls.as_slice() {
@@ -83,11 +84,11 @@ mod tests {
         );
         assert!(missing(&[rule("*", "*", "", "*")], &wanted).unwrap().is_empty());
         assert!(missing(&[rule("", "*/scale", "", "get")], &[rule("", "pods/scale", "", "get")]).unwrap().is_empty());
-        // Each part would have the long word.
+        // Each part would contain the long word.
         let long = Rule { api_groups: vec!["x".repeat(1 << 20)], ..rule("", "a,b,c,d,e", "", "get") };
         assert_eq!(missing(&[], std::slice::from_ref(&long)).unwrap(), [long.clone()], "it is looked at as it is");
         assert!(missing(&[rule("*", "*", "", "*")], &[long]).unwrap().is_empty());
-        // Upstream: a resource that ends with a slash is none.
+        // Upstream: a resource that ends with a slash matches nothing.
         for nothing in ["*/", "pods/"] {
             for wanted in ["*", "pods", "*/log"] {
                 assert_eq!(missing(&[rule("*", nothing, "", "*")], &[rule("", wanted, "", "get")]).unwrap().len(), 1);
@@ -99,7 +100,7 @@ mod tests {
         assert_eq!(missing(&[some], &[all_urls]).unwrap().len(), 1);
     }
 
-    /// As many rules as fit in some roles, of which none has both of the words that are asked for.
+    /// As many rules as fit into several roles, none of which has both of the requested words.
     #[test]
     fn comparing_takes_no_longer_than_there_is_to_compare() {
         let owned: Vec<Rule> = (0..50_000)
@@ -120,7 +121,7 @@ mod tests {
                 r#"{APIGroups:[""], Resources:["s1"], Verbs:["get"]}"#,
             ]
         );
-        // So are rules with too many parts to be looked at one by one.
+        // The same for rules with too many parts to check individually.
         let many = rule("", &(0..50_000).map(|n| format!("r{n}")).collect::<Vec<_>>().join(","), "", "get");
         assert_eq!(missing(&owned, &[many]).map(|missing| missing.len()), Ok(1));
         assert!(begun.elapsed().as_secs() < 30, "{:?}", begun.elapsed());

@@ -1,8 +1,8 @@
-//! Who may do what: the hook between authentication and the verbs.
+//! Authorization: the stage between authentication and the verbs.
 //!
-//! Members of `system:masters` may do everything, and nothing is looked up for them. Others are asked about in turn:
-//! [`node`] knows what a node's agent needs for its own Pods, [`rbac`] what roles grant. Both keep their own picture of the
-//! watch cache, caught up with when a question finds it behind.
+//! Members of `system:masters` may do everything, without lookups. For others the authorizers are asked in turn: [`node`] knows
+//! what a node's agent needs for its own Pods, [`rbac`] what roles grant. Both keep an index of the watch cache, which is updated
+//! when a question finds it behind.
 
 use std::sync::Arc;
 
@@ -35,20 +35,20 @@ pub(super) use attributes::{Decision, MASTERS};
 use grants::{GROUP, Role};
 use rbac::Granted;
 
-/// Why a list of modes is none, in the words of upstream's flag.
+/// Why a list of modes is invalid, in the words of upstream's flag.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModeError {
     #[error("authorization-mode {0:?} is not a valid mode")]
     Unknown(String),
-    /// One of these comes twice.
+    /// These occur more than once.
     #[error("authorization-mode {0:?} has mode specified more than once")]
     Twice(Vec<String>),
-    /// There is none at all.
+    /// The list is empty.
     #[error("at least one authorization-mode must be passed")]
     Missing,
 }
 
-/// A way to decide, by upstream's name of it.
+/// An authorization mode, by upstream's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     Node,
@@ -58,7 +58,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// What is not said otherwise.
+    /// The default.
     pub const DEFAULT: [Mode; 2] = [Mode::Node, Mode::Rbac];
     const NAMES: [(&str, Mode); 4] = [
         ("Node", Mode::Node),
@@ -67,10 +67,11 @@ impl Mode {
         ("AlwaysDeny", Mode::AlwaysDeny),
     ];
 
-    /// As upstream's flag `--authorization-mode` lists them.
+    /// Parses upstream's flag `--authorization-mode`.
     ///
     /// # Errors
-    /// There is none, one is unknown, or one comes twice.
+    ///
+    /// The list is empty, or a mode is unknown or occurs twice.
     pub fn parse_all(names: &[String]) -> Result<Vec<Mode>, ModeError> {
         let mut modes = Vec::new();
         for name in names {
@@ -94,11 +95,11 @@ impl std::fmt::Display for Mode {
     }
 }
 
-/// How often one decision about whoever a request names may look something up.
+/// The most lookups for one decision about a user named in a request.
 const MOST_LOOKUPS: usize = 4_000_000;
 
-/// So many lookups, a few milliseconds, are part of any request: those with many groups decide like others, and do not wait for
-/// a place. What they take of a CPU is measured all the same.
+/// This many lookups, a few milliseconds, are free in any request: users with many groups decide like others, without waiting for a
+/// place. Their CPU time is still measured.
 const FREE_LOOKUPS: usize = 100_000;
 
 /// The authorizers.
@@ -122,7 +123,7 @@ impl Authorizer {
         }
     }
 
-    /// Decides on what the cache shows now.
+    /// Decides by the current cache.
     pub fn decide(&self, asked: &Attributes<'_>) -> Decision {
         if asked.user.is_in(MASTERS) {
             return Decision::Allow;
@@ -139,7 +140,7 @@ impl Authorizer {
         Decision::NoOpinion(why)
     }
 
-    /// The refusal, if it is one, as the caller gets it.
+    /// The refusal, if it is one, as sent to the caller.
     pub fn authorize(&self, asked: &Attributes<'_>) -> Result<(), Status> {
         let Decision::NoOpinion(reason) = self.decide(asked) else { return Ok(()) };
         let mut why = asked.refusal();
@@ -152,7 +153,7 @@ impl Authorizer {
         Err(Status::forbidden(asked.resource, asked.group, asked.name, why))
     }
 
-    /// Why something is allowed, as upstream's annotation tells it; nothing where it needs no grant.
+    /// Why something is allowed, as in upstream's annotation; empty if no grant is needed.
     pub fn reason(&self, asked: &Attributes<'_>) -> String {
         let mut modes = self.modes.iter().filter(|_| !asked.user.is_in(MASTERS));
         match modes.find(|mode| self.decide_by(**mode, asked) == Decision::Allow) {
@@ -177,8 +178,8 @@ impl Authorizer {
         granted
     }
 
-    /// What it takes, in bytes of a request, to decide about it, and to compare what a user may do with what it grants, where it
-    /// grants anything. To find that out may already take too much.
+    /// The cost, in bytes of a request, of authorizing it, and of comparing the user's grants with what it grants, if it grants
+    /// anything. An error if even computing this costs too much.
     pub fn weight(&self, request: &Request, kind: &Kind) -> Result<usize, Status> {
         if request.user.is_in(MASTERS) {
             return Ok(0);
@@ -194,23 +195,23 @@ impl Authorizer {
         Ok(self.weight_of_rules(&request.user, namespace))
     }
 
-    /// What it takes to list what a user may do in a namespace.
+    /// The cost of listing what a user may do in a namespace.
     pub fn weight_of_rules(&self, user: &User, namespace: &str) -> usize {
         super::large::of_lookups(self.rbac.words(user, namespace))
             .saturating_add(self.weight_of_decision(user, namespace))
     }
 
-    /// What it takes to decide about a user in a namespace: by his groups, times the bindings that have to be asked about each.
+    /// The cost of a decision about a user in a namespace: the user's groups times the bindings to search for each.
     pub fn weight_of_decision(&self, user: &User, namespace: &str) -> usize {
         self.weight_of_decisions(user, namespace, 1)
     }
 
-    /// The same for so many decisions of one request.
+    /// The same for several decisions of one request.
     pub fn weight_of_decisions(&self, user: &User, namespace: &str, count: usize) -> usize {
         of_decisions(self.rbac.lookups(user, namespace), count)
     }
 
-    /// The refusal of what would look up too much at once: nobody's rights are read or changed meanwhile.
+    /// Refuses what would look up too much at once: the lock blocks all other decisions and changes.
     pub fn bound(&self, user: &User, namespace: &str) -> Result<(), Status> {
         if self.rbac.lookups(user, namespace) <= MOST_LOOKUPS {
             return Ok(());
@@ -221,8 +222,7 @@ impl Authorizer {
         )))
     }
 
-    /// The same where the user is one that a request has named: which namespace it is about, and how many bindings that one has,
-    /// is known only then.
+    /// The same for a user named in a request: its namespace, and so the number of bindings, is known only then.
     pub fn bound_named(&self, user: &User, namespace: &str) -> Result<(), Status> {
         match user.impersonator {
             Some(_) => self.bound(user, namespace),
@@ -230,18 +230,18 @@ impl Authorizer {
         }
     }
 
-    /// As `authorize`, for a path that names no resource: `/healthz`, `/apis`. The verb is the HTTP method in lower case.
+    /// Like `authorize`, for a non-resource path: `/healthz`, `/apis`. The verb is the HTTP method in lower case.
     pub fn authorize_path(&self, user: &User, verb: &str, path: &str) -> Result<(), Status> {
         self.authorize(&Attributes::of_path(user, verb, path))
     }
 }
 
-/// What so many decisions take, in bytes of a request, of which each looks so often something up.
+/// The cost, in bytes of a request, of this many decisions with this many lookups each.
 fn of_decisions(lookups: usize, count: usize) -> usize {
     super::large::of_lookups(lookups.saturating_mul(count).saturating_sub(FREE_LOOKUPS))
 }
 
-/// Waits, before a write runs whose checks go beyond the decision, until they count all that has been acknowledged.
+/// Waits, before a write with checks beyond authorization, until the cache has everything acknowledged.
 pub(super) async fn guard(server: &Server, call: &ResolvedRequest) -> Result<(), Status> {
     let reads = matches!(call.verb, Verb::Get | Verb::List | Verb::Watch | Verb::Connect);
     let is_node = node::node_of(&call.user).is_some();
@@ -253,7 +253,7 @@ pub(super) async fn guard(server: &Server, call: &ResolvedRequest) -> Result<(),
 }
 
 impl Server {
-    /// Decides on all that has been acknowledged: what was granted a moment ago counts.
+    /// Decides on everything acknowledged: a grant made a moment ago counts.
     pub(super) async fn decide(&self, asked: &Attributes<'_>) -> Result<Decision, Status> {
         self.authorizer.bound_named(asked.user, asked.namespace)?;
         let shown = self.cache.revision();
@@ -265,7 +265,7 @@ impl Server {
         Ok(self.authorizer.decide(asked))
     }
 
-    /// Waits until the cache shows all that has been acknowledged; whether it has had to go on for that from a revision.
+    /// Waits until the cache has everything acknowledged; returns whether it moved on from `shown`.
     async fn has_moved(&self, shown: Revision) -> Result<bool, Status> {
         self.cache.fresh().await?;
         Ok(self.cache.revision() > shown)
@@ -292,10 +292,10 @@ mod tests {
 
     #[test]
     fn who_has_many_groups_waits_for_no_place() {
-        // 200 groups, each looked for in 40 bindings of many subjects.
+        // 200 groups, each looked up in 40 large bindings.
         assert_eq!(of_decisions(201 * 41, 1), 0);
         assert!(of_decisions(FREE_LOOKUPS + LARGE, 1) >= LARGE);
-        // Of many decisions all together are free but once.
+        // The free lookups count once for all decisions together.
         assert!(of_decisions(201 * 41, 200) >= LARGE);
     }
 }

@@ -1,9 +1,9 @@
-//! Which objects a Pod needs on its node: what that node's agent may read for it.
+//! Which objects a Pod needs on its node, and so what that node's agent may read.
 
 use podwright_api::Object;
 use podwright_api::pod_references::{self, MIRROR, Reference};
 
-/// Where a Pod is, and what it needs. Of a large one it is read when the cache takes the Pod in, before anybody waits for it.
+/// A Pod's node, and what it needs. For a large Pod it is parsed when the cache receives it, before any request depends on it.
 #[derive(Debug)]
 pub(crate) struct Needs {
     pub(super) node: String,
@@ -11,13 +11,13 @@ pub(crate) struct Needs {
 }
 
 impl Needs {
-    /// `None`: the Pod is on no node.
+    /// `None`: the Pod has no node.
     pub(super) fn of(bytes: &[u8]) -> Option<Needs> {
         let pod = Object::from_slice(bytes).ok()?;
         let node = pod.0["spec"]["nodeName"].as_str().filter(|node| !node.is_empty())?.to_owned();
         let namespace = pod.namespace().unwrap_or("");
         let mut things = vec![thing("pods", namespace, pod.name())];
-        // A node makes mirror Pods by itself; they give it nothing.
+        // Nodes create mirror Pods themselves; these grant nothing.
         if pod.annotation(MIRROR).is_none() {
             let named = pod_references::all(&pod).into_iter().chain(made_claims(&pod));
             let named = named.filter(|(_, name)| !name.is_empty());
@@ -29,7 +29,7 @@ impl Needs {
     }
 }
 
-/// The resource claims that were made of templates for a Pod.
+/// The resource claims that were generated from templates for a Pod.
 fn made_claims(pod: &Object) -> impl Iterator<Item = Reference> {
     let statuses = pod.0["status"]["resourceClaimStatuses"].as_array().into_iter().flatten();
     let names = statuses.filter_map(|status| status["resourceClaimName"].as_str());

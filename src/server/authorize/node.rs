@@ -1,4 +1,4 @@
-//! What a node's agent may do: upstream's Node authorizer. (What it may write is `admission::node_restriction`'s.)
+//! What a node's agent may do: upstream's Node authorizer. (`admission::node_restriction` restricts what it may write.)
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub(crate) const LEASES: &str = "kube-node-lease";
 pub(crate) struct NodeAuthorizer {
     cache: Arc<Cache>,
     graph: Graph,
-    /// What every node may do, whatever its Pods.
+    /// What every node may do, regardless of its Pods.
     rules: Vec<Rule>,
 }
 
@@ -95,7 +95,7 @@ impl NodeAuthorizer {
         if related { Decision::Allow } else { unrelated(node) }
     }
 
-    /// Whether a Pod of the node has a claim that is bound to the volume.
+    /// Whether a Pod of the node uses a claim that is bound to the volume.
     fn is_claimed(&self, node: &str, volume: &str) -> bool {
         let Some(volume) = self.stored("persistentvolumes", volume) else { return false };
         let claim = &volume.0["spec"]["claimRef"];
@@ -103,8 +103,8 @@ impl NodeAuthorizer {
         self.graph.is_needed(node, "persistentvolumeclaims", namespace, name)
     }
 
-    /// The volumes whose folders the node keeps: it follows them, and says of those that are deleted that the data is gone, which
-    /// is NodeRestriction's to look at. (Upstream has provisioners for that, with rights of their own.)
+    /// The volumes whose directories are on the node: it watches them, and confirms that the data of deleted ones is gone, which
+    /// NodeRestriction checks. (Upstream has provisioners for that, with rights of their own.)
     fn own_volumes(&self, node: &str, asked: &Attributes<'_>) -> Decision {
         let no = |why: &str| Decision::NoOpinion(why.to_owned());
         match (asked.verb, asked.subresource) {
@@ -124,7 +124,7 @@ impl NodeAuthorizer {
         }
     }
 
-    /// Whether a volume is a folder of the node.
+    /// Whether a volume is a directory on the node.
     fn keeps(&self, node: &str, volume: &str) -> bool {
         self.stored("persistentvolumes", volume).is_some_and(|volume| kept_by(&volume, node))
     }
@@ -143,13 +143,13 @@ impl NodeAuthorizer {
     fn pod(&self, node: &str, asked: &Attributes<'_>) -> Decision {
         let no = |why: &str| Decision::NoOpinion(why.to_owned());
         match (asked.subresource, asked.verb) {
-            // Of the story a node is told which trace its Pod's start is a part of, no more.
+            // Of the trace API a node may read only which trace its Pod's start belongs to.
             ("" | "trace", "get") => self.needed(node, asked),
             ("", "list" | "watch") => match selects(asked, "spec.nodeName", node) {
                 true => Decision::Allow,
                 false => no("can only list/watch pods with spec.nodeName field selector"),
             },
-            // What is created and deleted is looked at by NodeRestriction.
+            // NodeRestriction checks what is created and deleted.
             ("", "create" | "delete") | ("eviction", "create") => Decision::Allow,
             ("status", "update" | "patch") => self.needed(node, asked),
             ("", _) => no("can only get, list, watch, create, or delete pods"),
@@ -158,7 +158,7 @@ impl NodeAuthorizer {
     }
 }
 
-/// Whether a volume is one of the built-in provisioner's that this node keeps.
+/// Whether a volume is the built-in provisioner's and is on this node.
 pub(crate) fn kept_by(volume: &Object, node: &str) -> bool {
     let volume = serde_json::from_value(volume.0.clone());
     volume.is_ok_and(|volume| local::is_ours(&volume) && local::node(&volume) == Some(node))
@@ -188,7 +188,7 @@ fn lease(node: &str, asked: &Attributes<'_>) -> Decision {
     Decision::Allow
 }
 
-/// Its own Node. `connect` is how an agent gets its sessions, `usage` takes its figures.
+/// Its own Node. `connect` is how an agent gets its sessions, `usage` reports its metrics.
 fn own_node(node: &str, asked: &Attributes<'_>) -> Decision {
     let other = || format!("node '{node}' cannot {} '{}', only its own Node object", asked.verb, asked.name);
     match (asked.subresource, asked.verb) {

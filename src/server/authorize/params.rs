@@ -1,9 +1,9 @@
-//! Who writes an admission policy reads its parameters: their text comes back to him in its messages. So he must be allowed to.
+//! Whoever writes an admission policy can read its parameters through its messages, so they must be authorized to read them.
 //!
-//! Upstream: `authz.go` of `pkg/registry/admissionregistration/validatingadmissionpolicy` and `...policybinding`. A policy asks
-//! for all objects of its `paramKind`, since its bindings, and the namespaces of requests, say which; a binding for those that
-//! its `paramRef` names. By a selector one learns which objects there are, so that asks for `list` as well. What nobody knows
-//! yet may become anything: of that all is asked for.
+//! Upstream: `authz.go` of `pkg/registry/admissionregistration/validatingadmissionpolicy` and `...policybinding`. A policy requires
+//! access to all objects of its `paramKind`, since its bindings, and the namespaces of requests, select them; a binding requires
+//! access to those that its `paramRef` names. A selector reveals which objects exist, so it requires `list` as well. A kind or
+//! policy that is unknown yet may become anything, so it requires access to everything.
 
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ use crate::Server;
 use crate::resolved_request::ResolvedRequest;
 use podwright_api::{Cause, Object, Status};
 
-/// Whether a policy may take the parameters that it newly asks for.
+/// Whether the writer of a policy may read the parameters that it newly selects.
 pub(super) fn of_policy(
     server: &Server,
     call: &ResolvedRequest,
@@ -34,7 +34,7 @@ pub(super) fn of_policy(
     Err(refused(call, new, "spec.paramKind", format!("user {user:?} must have \"get\" permission on {what}")))
 }
 
-/// Whether a binding may hand its policy the parameters that it newly refers to.
+/// Whether the writer of a binding may read the parameters that it newly refers to.
 pub(super) fn of_binding(
     server: &Server,
     call: &ResolvedRequest,
@@ -68,7 +68,7 @@ pub(super) fn of_binding(
     Ok(())
 }
 
-/// The policy of a binding, as the cache has it.
+/// The policy of a binding, from the cache.
 fn find(server: &Server, call: &ResolvedRequest, name: &str) -> Result<Option<Object>, Status> {
     let Some(kind) = server.kinds().lookup("validatingadmissionpolicies.admissionregistration.k8s.io") else {
         return Err(call.forbidden("there are no policies"));
@@ -81,7 +81,7 @@ fn anything() -> (String, String) {
     ("*".to_owned(), "*".to_owned())
 }
 
-/// The group and resource of a `paramKind`; `*` for what is not known.
+/// The group and resource of a `paramKind`; `*` if unknown.
 fn resolved(server: &Server, kind: &Value) -> (String, String) {
     let text = |field: &str| kind[field].as_str().unwrap_or("");
     let (api_version, kind) = (text("apiVersion"), text("kind"));

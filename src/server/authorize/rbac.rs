@@ -18,14 +18,14 @@ pub(crate) struct Rbac {
     index: RwLock<Index>,
 }
 
-/// All that a user has been granted in one scope.
+/// Everything granted to a user in one scope.
 #[derive(Debug, Default)]
 pub(crate) struct Granted {
-    /// The roles, as far as their rules have not more than so many words together.
+    /// The roles, up to a total number of words in their rules.
     pub roles: Vec<Arc<Role>>,
     /// Roles that are bound but do not exist.
     pub errors: Vec<String>,
-    /// There is more that cannot be listed.
+    /// There is more, which cannot be listed.
     pub incomplete: bool,
 }
 
@@ -35,10 +35,10 @@ impl Granted {
     }
 }
 
-/// How many words of a user's rules are listed, or compared with others.
+/// The most words of a user's rules that are listed or compared.
 const MOST_WORDS: usize = 1_000_000;
 
-/// Whom which roles are bound to, as the watch cache shows it.
+/// The subjects' roles, from the watch cache.
 struct Index {
     /// Of Roles, ClusterRoles, RoleBindings, ClusterRoleBindings.
     followers: [Follower; 4],
@@ -80,7 +80,7 @@ impl Rbac {
         })
     }
 
-    /// The binding and the role that allow it, in upstream's words.
+    /// The binding and role that allow it, in upstream's words.
     pub fn reason(&self, asked: &Attributes<'_>) -> Option<String> {
         self.with(|index| {
             let key = index.bound.first(asked.user, asked.namespace, |role| role.allows(asked))?;
@@ -126,12 +126,12 @@ impl Rbac {
         })
     }
 
-    /// How many times something is looked up to decide about a user in a namespace.
+    /// How many lookups a decision about a user in a namespace takes.
     pub fn lookups(&self, user: &User, namespace: &str) -> usize {
         self.with(|index| index.bound.lookups(user, namespace))
     }
 
-    /// How many words the rules have that a user has in a namespace.
+    /// How many words the rules of a user in a namespace have.
     pub fn words(&self, user: &User, namespace: &str) -> usize {
         self.with(|index| {
             let mut words: usize = 0;
@@ -143,7 +143,7 @@ impl Rbac {
         })
     }
 
-    /// The role that a binding's `roleRef` means.
+    /// The role that a binding's `roleRef` refers to.
     pub fn role_of(&self, role_ref: &Value, namespace: &str) -> Result<Arc<Role>, Status> {
         let name = role_ref["name"].as_str().unwrap_or("");
         let plural = if role_ref["kind"] == "Role" { "roles" } else { "clusterroles" };
@@ -152,7 +152,7 @@ impl Rbac {
         found.ok_or_else(|| Status::not_found(plural, GROUP, name))
     }
 
-    /// Looks at an index that shows what the cache shows.
+    /// Runs `look` on an up-to-date index.
     fn with<R>(&self, look: impl FnOnce(&Index) -> R) -> R {
         let index = self.index.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         if !index.followers.iter().any(Follower::is_behind) {
@@ -166,7 +166,7 @@ impl Rbac {
 }
 
 impl Index {
-    /// Takes in what is new. All of it was read when the cache took it in: nothing here depends on how long an object is.
+    /// Applies changes. Objects were parsed when the cache received them: the time does not depend on their size.
     fn catch_up(&mut self) {
         let Index { followers, bindings, bound } = self;
         let [of_roles, of_cluster_roles, of_bindings, of_cluster_bindings] = followers;
@@ -207,14 +207,14 @@ impl Index {
     }
 }
 
-/// Roles that are bound but do not exist, as they are told of: the first ones by name, the others by their number.
+/// Roles that are bound but do not exist, as reported: the first ones by name, the rest by their number.
 #[derive(Debug, Default)]
 struct Missing {
     named: Vec<String>,
     others: usize,
 }
 
-/// So many are named. (Upstream names them all: whoever writes bindings would have the answers to others be as long as he likes.)
+/// The most that are named. (Upstream names all, so writers of bindings could make others' responses arbitrarily long.)
 const NAMED: usize = 10;
 
 impl Missing {
@@ -231,14 +231,14 @@ impl Missing {
     }
 }
 
-/// `clusterrole.rbac.authorization.k8s.io "x" not found`, of a role's key.
+/// `clusterrole.rbac.authorization.k8s.io "x" not found`, from a role's key.
 fn not_found(key: &str) -> String {
     let name = key.rsplit('/').next().unwrap_or("");
     let singular = if key.contains("/clusterroles.") { "clusterrole" } else { "role" };
     format!("{singular}.{GROUP} {name:?} not found")
 }
 
-/// Several messages as one, as Go's aggregate errors read.
+/// Joins messages in the format of Go's aggregate errors.
 pub(super) fn aggregate(messages: &[String]) -> String {
     match messages {
         [one] => one.clone(),

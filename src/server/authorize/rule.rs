@@ -1,4 +1,4 @@
-//! One rule of a role: what it allows, of which parts it is, and how it is told.
+//! One rule of a role: what it allows, its parts, and its text form.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::attributes::Attributes;
 
-/// What a role grants; upstream's `rbac/v1.PolicyRule`.
+/// A grant of a role; upstream's `rbac/v1.PolicyRule`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Rule {
@@ -41,7 +41,7 @@ impl Rule {
             && (self.resource_names.is_empty() || self.resource_names.iter().any(|name| name == asked.name))
     }
 
-    /// How many parts it has.
+    /// The number of its parts.
     pub(super) fn size(&self) -> usize {
         let resources = self.api_groups.len().saturating_mul(self.resources.len());
         let each =
@@ -49,14 +49,14 @@ impl Rule {
         each.saturating_mul(self.verbs.len())
     }
 
-    /// How many bytes a part of it has at most: each has a word of each list.
+    /// The most bytes of one of its parts, which has a word of each list.
     pub(super) fn longest(&self) -> usize {
         let Rule { api_groups, non_resource_urls, resource_names, resources, verbs } = self;
         let lists = [api_groups, non_resource_urls, resource_names, resources, verbs];
         lists.into_iter().map(|list| list.iter().map(String::len).max().unwrap_or(0)).sum()
     }
 
-    /// Whether whoever has this rule has the other one too: all of it, or one of its `parts`.
+    /// Whether this rule covers another one, or one of its `parts`.
     #[cfg(test)]
     pub(super) fn covers(&self, part: &Rule) -> bool {
         let each = |parts: &[String], mine: &dyn Fn(&str) -> bool| parts.iter().all(|part| mine(part));
@@ -77,15 +77,15 @@ impl Rule {
         self.resources.iter().any(|mine| is_resource(mine, resource, subresource))
     }
 
-    /// How many words it has.
+    /// The number of its words.
     pub fn words(&self) -> usize {
         let Rule { api_groups, non_resource_urls, resource_names, resources, verbs } = self;
         [api_groups, non_resource_urls, resource_names, resources, verbs].into_iter().map(Vec::len).sum()
     }
 
-    /// The rule as single grants: one verb on one resource (of one name) or path each.
+    /// The rule as single grants: one verb on one resource (with one name) or path each.
     ///
-    /// Their number is a product: ask [`Rule::size`] before.
+    /// Their number is a product: check [`Rule::size`] before.
     pub(super) fn parts(&self) -> Vec<Rule> {
         let one = |word: &String| vec![word.clone()];
         let mut parts = Vec::new();
@@ -110,7 +110,7 @@ impl Rule {
     }
 }
 
-/// Rules that differ by their verbs alone become one.
+/// Merges rules that differ only in their verbs.
 pub fn compact(rules: impl IntoIterator<Item = Rule>) -> Vec<Rule> {
     let mut out: Vec<Rule> = Vec::new();
     let mut places: HashMap<[Vec<String>; 3], (usize, HashSet<String>)> = HashMap::new();
@@ -171,7 +171,7 @@ fn is_resource(rule: &str, resource: &str, subresource: &str) -> bool {
     }
     match rule.split_once('/') {
         None => subresource.is_empty() && rule == resource,
-        // What ends with a slash names nothing, as upstream has it.
+        // A resource that ends with a slash matches nothing, as upstream.
         Some((of, sub)) => !sub.is_empty() && sub == subresource && (of == "*" || of == resource),
     }
 }

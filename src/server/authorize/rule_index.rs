@@ -1,8 +1,8 @@
-//! What many rules grant, found by their words: whoever writes roles chooses how many rules there are, and how long.
+//! An index of many rules by their words: authors of roles choose how many rules there are, and how long.
 //!
-//! For each word there is a list of the rules that have it, in order. A grant is asked for by a word of each kind (a verb, an API
-//! group, a resource, perhaps a name): the shortest of the lists is gone through, and the others are looked into. Each look is
-//! counted, so that no question takes longer than the server has time.
+//! Each word has an ordered list of the rules that contain it. A grant is looked up by a word of each kind (a verb, an API group, a
+//! resource, perhaps a name): the shortest list is scanned, and the others are searched. Lookups are counted and limited, so that
+//! no question takes too long.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -11,26 +11,26 @@ use std::hash::Hash;
 use super::attributes::Attributes;
 use super::rule::{Rule, url_covers};
 
-/// The rules that have a word.
+/// The rules that contain a word.
 type Words<S> = HashMap<S, Vec<u32>>;
 
-/// An index of rules. `S` is how it holds their words.
+/// An index of rules. `S` is the type of their words.
 pub(super) struct RuleIndex<S> {
     verbs: Words<S>,
     groups: Words<S>,
-    /// As rules name them: `pods`, `pods/exec`, `*/scale` of all resources, `*` for all. What ends with `/` names nothing.
+    /// As in rules: `pods`, `pods/exec`, `*/scale` for all resources, `*` for all. What ends with `/` matches nothing.
     resources: Words<Box<str>>,
     names: Words<S>,
-    /// The rules that name no object, and so grant all.
+    /// The rules without resource names, which apply to all objects.
     nameless: Vec<u32>,
-    /// Paths, and beginnings of paths with their star.
+    /// Paths, and prefixes with their `*`.
     urls: Vec<(S, u32)>,
 }
 
-/// How many looks an answer may still take.
+/// How many more lookups an answer may take.
 pub(super) struct Patience(pub usize);
 
-/// It would take too many.
+/// It would take too many lookups.
 #[derive(Debug, PartialEq)]
 pub(crate) struct TooMuch;
 
@@ -41,7 +41,7 @@ impl Patience {
     }
 }
 
-/// One thing that is asked for.
+/// One grant in question.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Asked<'a> {
     Resource { verb: &'a str, group: &'a str, resource: &'a str, subresource: &'a str, name: Option<&'a str> },
@@ -63,7 +63,7 @@ impl<'r, S: Borrow<str> + Eq + Hash + From<&'r str> + Clone> FromIterator<&'r Ru
         let (verbs, groups, resources, names, nameless, urls) = Default::default();
         let mut grants = RuleIndex { verbs, groups, resources, names, nameless, urls };
         let mut seen = std::collections::HashSet::new();
-        // The same rule of many roles counts once.
+        // The same rule in many roles counts once.
         for (id, rule) in (0..).zip(rules.into_iter().filter(|rule| seen.insert(*rule))) {
             let add = |words: &mut Words<S>, all: &'r [String]| {
                 all.iter().for_each(|word| note(words.entry(S::from(word)).or_default(), id));
@@ -83,7 +83,7 @@ impl<'r, S: Borrow<str> + Eq + Hash + From<&'r str> + Clone> FromIterator<&'r Ru
     }
 }
 
-/// Adds a rule to those of a word; one that has it twice is there once.
+/// Adds a rule to a word's list, without duplicates.
 fn note(rules: &mut Vec<u32>, id: u32) {
     if rules.last() != Some(&id) {
         rules.push(id);
@@ -91,7 +91,7 @@ fn note(rules: &mut Vec<u32>, id: u32) {
 }
 
 impl<S: Borrow<str> + Eq + Hash> RuleIndex<S> {
-    /// Whether a rule grants it.
+    /// Whether a rule allows it.
     pub fn allow(&self, asked: Asked<'_>, patience: &mut Patience) -> Result<bool, TooMuch> {
         match asked {
             Asked::Path { verb, path } => {
@@ -122,7 +122,7 @@ impl<S: Borrow<str> + Eq + Hash> RuleIndex<S> {
         }
     }
 
-    /// Whether one rule grants all that another one does. (What is granted by several together is not found.)
+    /// Whether a single rule covers another one. (Coverage by several together is not found.)
     pub fn cover(&self, rule: &Rule, patience: &mut Patience) -> Result<bool, TooMuch> {
         let mut left: Option<Vec<u32>> = None;
         let both = |lists: &[&[u32]]| lists.concat();
@@ -161,7 +161,7 @@ impl<S: Borrow<str> + Eq + Hash> RuleIndex<S> {
     }
 }
 
-/// Keeps the rules that are among these too.
+/// Intersects the rules with these.
 fn narrow(left: &mut Option<Vec<u32>>, mut rules: Vec<u32>, patience: &mut Patience) -> Result<(), TooMuch> {
     patience.spend(1 + rules.len() + left.as_ref().map_or(0, Vec::len))?;
     rules.sort_unstable();
@@ -194,7 +194,7 @@ mod tests {
         &["/a", "/a*", "*", "/ab/*"],
     ];
 
-    /// Whatever rules there are, the index says what each of them says by itself.
+    /// The index agrees with each rule's own answer, for any rules.
     #[test]
     fn the_index_says_what_the_rules_say() {
         let env = Env::simulated(jiff::Timestamp::UNIX_EPOCH, 7);

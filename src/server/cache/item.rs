@@ -1,4 +1,4 @@
-//! One object as the cache holds it, and one change of one.
+//! One object in the cache, and one change of it.
 
 use std::sync::{Arc, OnceLock};
 
@@ -15,23 +15,23 @@ use crate::external_ips::Ways;
 use crate::extract::{Extractor, Facts, Labels};
 use crate::large::{LARGE, Weighed, aside};
 
-/// One object as the cache holds it.
+/// One object in the cache.
 #[derive(Debug)]
 pub(crate) struct Item {
     pub key: Arc<str>,
     pub revision: Revision,
-    /// As it goes out.
+    /// In its served form.
     pub bytes: Bytes,
     labels: Labels,
-    /// The values of `Kind::indexed`, in its order.
+    /// The values of `Kind::indexed`, in that order.
     fields: Box<[Box<str>]>,
     facts: Facts,
     pub rights: Rights,
-    /// Of a Service that has some.
+    /// The external addresses and ports of a Service, if it has any.
     pub(super) ways: Option<Arc<Ways>>,
 }
 
-/// What the key of an object of a namespaced kind says of that.
+/// The namespace in the key of a namespaced object.
 pub(super) fn namespace_of(key: &str) -> &str {
     key.rsplit('/').nth(1).unwrap_or("")
 }
@@ -46,11 +46,11 @@ pub(crate) struct Event {
 }
 
 impl Item {
-    /// Reads what is kept beside the bytes; what is long on a thread that nobody waits for.
+    /// Parses what is kept beside the bytes; a long object on a blocking thread.
     pub fn of(kind: &Kind, extractor: &Extractor, key: Arc<str>, bytes: Bytes, revision: Revision) -> Item {
         let mut item = Item::without_rights(extractor, key, bytes, revision);
         let is_large = item.bytes.len() >= LARGE;
-        // What a small Pod gives its node is read when somebody asks: that is soon done.
+        // For a small Pod its node's grants are parsed on demand: that is quick.
         let is_bound = is_large && !item.field(kind, "spec.nodeName").is_empty();
         let read = || {
             let rights = Rights::of(kind, item.namespace(kind), is_bound, &item.bytes);
@@ -60,13 +60,13 @@ impl Item {
         item
     }
 
-    /// The same but for what it grants.
+    /// The same without its grants.
     pub fn without_rights(extractor: &Extractor, key: Arc<str>, bytes: Bytes, revision: Revision) -> Item {
         let (labels, fields, facts) = extractor.extract(&bytes);
         Item { key, revision, bytes, labels, fields, facts, rights: Rights::None, ways: None }
     }
 
-    /// "" where it is not kept for its kind.
+    /// "" if it is not kept for its kind.
     pub fn uid(&self) -> &str {
         &self.facts.uid
     }
@@ -87,7 +87,7 @@ impl Item {
     pub fn label(&self, name: &str) -> Option<&str> {
         self.labels.get(name)
     }
-    /// A selectable field's value, "" where it is unset.
+    /// A selectable field's value, "" if unset.
     pub fn field(&self, kind: &Kind, path: &str) -> &str {
         match path {
             "metadata.name" => self.name(),
@@ -95,7 +95,7 @@ impl Item {
             _ => kind.indexed().iter().position(|p| *p == path).map_or("", |i| &self.fields[i]),
         }
     }
-    /// The whole object. For a user it is decoded as a part of what his request weighs.
+    /// The whole object. For users, decoding is part of the request's cost.
     pub fn decode(&self, _: Weighed) -> Result<Current, Status> {
         Current::of_bytes(self.bytes.clone(), self.revision)
     }
@@ -106,7 +106,7 @@ impl Event {
         Event { revision, old, new, gone: OnceLock::new() }
     }
 
-    /// The object as it was before, for who is told that it is gone.
+    /// The object's last state, for a deletion event.
     pub fn gone(&self, head: &Head) -> Option<Bytes> {
         let old = self.old.as_ref()?;
         Some(self.gone.get_or_init(|| head.redeliver(&old.bytes, self.revision)).clone())
@@ -118,7 +118,7 @@ impl Event {
 }
 
 impl Server {
-    /// Looks into an object for a user, however large it is.
+    /// Looks into an object for a user, whatever its size.
     pub(crate) async fn look<T>(&self, user: &User, item: &Item, look: impl FnOnce(&Object) -> T) -> Result<T, Status> {
         let looked = |weighed| async move { item.decode(weighed).map(|current| look(&current.object)) };
         self.large.part(user, item.bytes.len(), looked).await?

@@ -1,4 +1,4 @@
-//! The keys of a kind that do not open, with no key that the server has: reads that would show one fail and say why.
+//! Keys of a kind that no available encryption key can decrypt: reads that would return one fail with the reason.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use podwright_api::Status;
 use podwright_store::Revision;
 
-/// The keys of a kind that do not open: when they were written, and why.
+/// The undecryptable keys of a kind: when they were written, and the reason.
 #[derive(Default)]
 pub(crate) struct Unopened(BTreeMap<Arc<str>, (Revision, String)>);
 
@@ -16,7 +16,7 @@ impl Unopened {
         self.0.insert(key, (revision, why));
     }
 
-    /// When a key was written that does not open, and why it does not.
+    /// When an undecryptable key was written, and the reason.
     pub fn get(&self, key: &str) -> Option<&(Revision, String)> {
         self.0.get(key)
     }
@@ -25,7 +25,7 @@ impl Unopened {
         self.0.remove(key);
     }
 
-    /// The error of who asks for all that begins so, or for the one key that a prefix is.
+    /// The error for a read of everything with this prefix, or of this one key.
     pub fn none_below(&self, prefix: &str) -> Result<(), Status> {
         let is_meant = |key: &str| key == prefix || prefix.ends_with('/') && key.starts_with(prefix);
         match self.0.iter().find(|(key, _)| is_meant(key)) {

@@ -1,7 +1,7 @@
-//! CertificateSigningRequests: who asks is noted, who may approve is checked, nodes are approved by themselves, and what is
-//! approved is signed with the cluster's CA.
+//! CertificateSigningRequests: records the requestor, checks approvers, approves nodes automatically, and signs approved requests
+//! with the cluster's CA.
 //!
-//! What a request may hold is decided in [`request`], without I/O; the loop here acts on it.
+//! [`request`] decides what a request may contain, without I/O; the loop here acts on it.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub use request::{NODE_CLIENT, NODE_SERVING};
 use names::NameOwner;
 use request::{Asked, RequestError};
 
-/// Fails where a request may not be signed at all.
+/// Fails if a request may not be signed at all.
 pub(super) fn check_request(csr: &Object) -> Result<(), RequestError> {
     Asked::of(csr)?.check()
 }
@@ -35,17 +35,17 @@ const GROUP: &str = "certificates.k8s.io";
 const RESOURCE: &str = "certificatesigningrequests.certificates.k8s.io";
 const USER: &str = "system:serviceaccount:kube-system:certificate-controller";
 const MASTERS: &str = "system:masters";
-/// The annotation of a request that waits for an administrator: why.
+/// The annotation of a request that waits for an administrator: the reason.
 pub const WAITS: &str = "podwright/waits-for-approval";
-/// The annotation of one that is left to him for good: it is not approved by itself any more, whatever becomes of the reason.
+/// The annotation of one left to an administrator for good: it is never approved automatically, even if the reason disappears.
 const LEFT: &str = "podwright/left-to-an-administrator";
 const AGAIN: Duration = Duration::from_secs(1);
-/// How often names are looked for that nothing takes any more.
+/// How often unused names are released.
 const ROUND: Duration = Duration::from_secs(600);
-/// How long a certificate lasts that asks for no time of its own, and the longest one.
+/// The default and maximum lifetime of a certificate.
 const YEAR: i64 = 365 * 24 * 3600;
 
-/// Notes who asks.
+/// Records the requestor.
 pub(super) fn note_user(call: &ResolvedRequest, csr: &mut Object) {
     if call.kind.built_in() != "CertificateSigningRequest" {
         return;
@@ -67,7 +67,7 @@ pub(super) fn note_user(call: &ResolvedRequest, csr: &mut Object) {
     }
 }
 
-/// What a request waits for, and whether it is left to an administrator, is the controller's to say: he decides by it.
+/// Only the controller sets what a request waits for, and whether it is left to an administrator, who decides by it.
 pub(super) fn keep_reason(call: &ResolvedRequest, csr: &mut Object, old: Option<&Object>) {
     if call.user.name == USER {
         return;
@@ -81,7 +81,7 @@ pub(super) fn keep_reason(call: &ResolvedRequest, csr: &mut Object, old: Option<
     }
 }
 
-/// Refuses what nobody may ask for; upstream's CertificateSubjectRestriction, and names that not all read alike.
+/// Refuses what nobody may request; upstream's CertificateSubjectRestriction, and names that parsers disagree on.
 pub(super) fn may_ask(call: &ResolvedRequest, csr: &Object) -> Result<(), Status> {
     let encoded = csr.0["spec"]["request"].as_str().unwrap_or("");
     if let Err(why) = request::is_one(encoded) {
@@ -109,12 +109,12 @@ pub(super) fn approves(call: &ResolvedRequest, new: &Object, old: &Object) -> bo
     call.subresource.as_deref() == Some("approval") || approval(new) != approval(old)
 }
 
-/// Whether a write brings the certificate.
+/// Whether a write adds the certificate.
 pub(super) fn signs(_: &ResolvedRequest, new: &Object, old: &Object) -> bool {
     new.0["status"]["certificate"] != old.0["status"]["certificate"]
 }
 
-/// Whether the user may approve, or sign, for the request's signer; upstream's CertificateApproval and CertificateSigning.
+/// Whether the user may approve or sign for the request's signer; upstream's CertificateApproval and CertificateSigning.
 pub(super) fn may_decide(server: &Server, call: &ResolvedRequest, verb: &str, old: &Object) -> Result<(), Status> {
     let signer = old.0["spec"]["signerName"].as_str().unwrap_or("");
     let all_of_domain = format!("{}/*", signer.split('/').next().unwrap_or(""));
@@ -128,8 +128,7 @@ pub(super) fn may_decide(server: &Server, call: &ResolvedRequest, verb: &str, ol
     }
 }
 
-/// The object with the approval of `new`: its metadata as any writer changes them, of the rest conditions alone, and with their
-/// times.
+/// The object with the approval in `new`: its metadata as in any update, otherwise conditions only, with their times.
 pub(super) fn with_approval(new: &Object, old: &Object, now: &str) -> Object {
     let mut out = new.clone();
     strategy::keep_system_metadata(&mut out, old);
@@ -144,7 +143,7 @@ pub(super) fn with_approval(new: &Object, old: &Object, now: &str) -> Object {
     out
 }
 
-/// The same for an update of the status, of whatever kind: nobody changes by it what was said when a request was approved.
+/// The same for an update of the status of any kind: it cannot change what was recorded when a request was approved.
 pub(super) fn date_status(call: &ResolvedRequest, new: &mut Object, old: &Object, now: &str) {
     if call.kind.built_in() != "CertificateSigningRequest" {
         return;
@@ -154,7 +153,7 @@ pub(super) fn date_status(call: &ResolvedRequest, new: &mut Object, old: &Object
         let is_it = |condition: &Value| condition["type"] == of;
         let list = conditions_mut(new);
         let decided: Vec<&mut Value> = list.filter(|condition| is_it(condition)).collect();
-        // One that comes or goes is for validation and admission to judge.
+        // Added or removed ones are for validation and admission to judge.
         if decided.len() == before.len() {
             decided.into_iter().zip(before).for_each(|(now, before)| *now = before.clone());
         }
@@ -170,7 +169,7 @@ fn conditions_mut(csr: &mut Object) -> impl Iterator<Item = &mut Value> {
     csr.0.pointer_mut("/status/conditions").and_then(Value::as_array_mut).into_iter().flatten()
 }
 
-/// Gives conditions the times that their writer has left to us; upstream's `populateConditionTimestamps`.
+/// Sets the times of conditions that the writer left out; upstream's `populateConditionTimestamps`.
 fn date_conditions(new: &mut Object, old: &Object, now: &str) {
     for condition in conditions_mut(new) {
         if condition["status"].is_null() {
@@ -188,12 +187,12 @@ fn date_conditions(new: &mut Object, old: &Object, now: &str) {
 }
 
 impl Server {
-    /// Starts the loop that approves nodes and signs what is approved.
+    /// Starts the loop that approves nodes and signs approved requests.
     pub(super) fn start_certificates(self: &Arc<Server>) {
         self.tasks.add(tokio::spawn(run(Arc::downgrade(self))));
     }
 
-    /// What is next for one request. `retries`: the names of Nodes in it are still to be given back.
+    /// The next step for one request. `retries`: the Node names whose release is pending.
     async fn advance(&self, csr: &Object, retries: &Retries<Subject>) -> Result<(), Status> {
         let has = |name: &str| {
             csr.0["status"]["conditions"]
@@ -213,11 +212,11 @@ impl Server {
         }
         let asked = Asked::of(csr);
         let Ok(asked) = asked.as_ref() else { return Ok(()) };
-        // What could not be signed takes no name.
+        // A request that could not be signed takes no name.
         if !asked.is_node_client() || asked.check().is_err() {
             return Ok(());
         }
-        // A node renews its own certificate, or someone asks for a node that is to join.
+        // A node renews its own certificate, or a user requests one for a joining node.
         let subresource = if asked.requestor.name == asked.name { "selfnodeclient" } else { "nodeclient" };
         let may = Attributes {
             subresource,
@@ -226,7 +225,7 @@ impl Server {
         if self.decide(&may).await? != Decision::Allow {
             return Ok(());
         }
-        // Upstream does not ask: there whoever holds a bootstrap token may be any node.
+        // Upstream does not check this: any holder of a bootstrap token may be any node there.
         self.cache.fresh().await?;
         let node = asked.node().unwrap_or("");
         if subresource == "nodeclient" {
@@ -251,7 +250,7 @@ impl Server {
                          you know of it"
                     );
                     self.leave(csr, &why, false).await?;
-                    // Until then those of others may have come.
+                    // By then other Nodes may have registered and freed a name.
                     return Err(Status::too_many_requests(why, 1));
                 }
             }
@@ -260,8 +259,8 @@ impl Server {
         self.condition(csr, "approval", "Approved", "AutoApproved", why).await
     }
 
-    /// Has a request wait for an administrator, and says so, once, to him and in the request to who asks. `is_left`: it is his for
-    /// good, as the name may go to who asks next. One that has no room for that is denied.
+    /// Leaves a request to an administrator, and says so once, in an event and in the request. `is_left`: for good, as the name may
+    /// go to the next request. A request without room for that is denied.
     async fn leave(&self, csr: &Object, why: &str, is_left: bool) -> Result<(), Status> {
         if csr.annotation(WAITS).is_some() && !is_left {
             return Ok(());
@@ -274,7 +273,7 @@ impl Server {
             told.0["metadata"]["annotations"][LEFT] = "true".into();
         }
         match self.write(told, "").await {
-            // No longer than an approval is: where that fits, so does this.
+            // It is no longer than an approval: if that fits, so does this.
             Err(refused) if is_left && is_too_much(&refused) => {
                 let why = "left to an administrator, and has no room for a note of that";
                 self.condition(csr, "approval", "Denied", "NoRoom", why).await
@@ -298,8 +297,8 @@ impl Server {
             Ok((asked, certificate)) => {
                 self.cache.fresh().await?;
                 if let Some(node) = asked.node().filter(|node| asked.is_node_client() && !self.has_node(node)) {
-                    // What has approved it may be an administrator, who knows of no name that is still to be given back: the one that
-                    // is taken now would be.
+                    // It may have been approved by an administrator, who does not know of pending releases: one would release the
+                    // name that is taken now.
                     is_given_back(node, retries)?;
                     self.keep_name(node, csr.uid(), &asked.requestor.name, now, asked.lifetime()).await?;
                 }
@@ -328,7 +327,7 @@ impl Server {
         self.write(csr, part).await
     }
 
-    /// Writes a part of a request; that it has changed meanwhile is told as an event, and decided anew.
+    /// Writes a part of a request; a conflict arrives as an event and leads to a new decision.
     async fn write(&self, csr: Object, part: &str) -> Result<(), Status> {
         let request = Request {
             verb: Verb::Update,
@@ -350,7 +349,7 @@ impl Server {
     }
 }
 
-/// Errors: the name of a Node is still to be given back.
+/// An error if the release of a Node's name is pending.
 fn is_given_back(node: &str, retries: &Retries<Subject>) -> Result<(), Status> {
     match retries.has(&Subject::Node(node.to_owned())) {
         true => Err(Status::internal(format!("the name of the node {node:?} is still to be given back"))),
@@ -358,23 +357,23 @@ fn is_given_back(node: &str, retries: &Retries<Subject>) -> Result<(), Status> {
     }
 }
 
-/// Whether an object is refused because it, or all of its annotations, would be too large.
+/// Whether an object is refused because it, or its annotations, would be too large.
 fn is_too_much(refused: &Status) -> bool {
     let causes = refused.details.iter().flat_map(|details| &details.causes);
     refused.code == 413 || causes.into_iter().any(|cause| cause.field == "metadata.annotations")
 }
 
-/// What the loop looks at: a request, or the node's name that a certificate may have taken.
+/// What the loop handles: a request, or a node name that a certificate may have taken.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Subject {
     Request(String),
     Node(String),
-    /// All names that are taken.
+    /// All taken names.
     Names,
 }
 
 impl Server {
-    /// Looks at a request as it is now, or at a name that a Node has given back.
+    /// Handles a request in its current state, or a name to be released.
     async fn look_at(&self, subject: &Subject, retries: &Retries<Subject>) -> Result<(), Status> {
         match subject {
             Subject::Node(name) => self.release_name(name).await,
@@ -390,7 +389,7 @@ impl Server {
         }
     }
 
-    /// Looks at it, and notes what fails.
+    /// Handles a subject, and records failures.
     async fn deal_with(&self, subject: Subject, retries: &mut Retries<Subject>) {
         match self.look_at(&subject, retries).await {
             Ok(()) => retries.forget(&subject),
@@ -402,9 +401,9 @@ impl Server {
     }
 }
 
-/// Follows requests and Nodes. What fails is tried again by itself: whoever may ask must not keep others waiting.
+/// Watches requests and Nodes. Failures are retried separately, so that no requestor delays others.
 async fn run(server: Weak<Server>) {
-    // Of Nodes that are gone no other watch tells again.
+    // No other watch reports deleted Nodes again.
     let mut retries = Retries::default();
     loop {
         let Some(strong) = server.upgrade() else { return };
@@ -426,8 +425,8 @@ async fn run(server: Weak<Server>) {
             let Some(subject) = subject else { break };
             let Some(subject) = subject else { continue };
             let Some(strong) = server.upgrade() else { return };
-            // The Nodes that came and went before it was asked for have given their names back when it is judged: what tells of them
-            // is there before what tells of the request.
+            // Names of Nodes that came and went before the request are released before it is judged: their events are older than
+            // the request's.
             while matches!(subject, Subject::Request(_))
                 && let Ok(event) = nodes.try_recv()
             {
@@ -440,7 +439,7 @@ async fn run(server: Weak<Server>) {
     }
 }
 
-/// What an event makes the loop look at.
+/// The subject of an event.
 fn subject_of(event: &WatchEvent, is_node: bool) -> Option<Subject> {
     let name = || Object::from_slice(&event.object).ok().map(|object| object.name().to_owned());
     match event.kind {

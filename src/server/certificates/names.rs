@@ -1,10 +1,10 @@
-//! Which names of nodes are taken by a certificate while there is no Node of the name yet.
+//! Which node names are taken by a certificate before their Node exists.
 //!
-//! Upstream signs for whoever holds a bootstrap token, as often as he likes: then two machines are one node, and the first reads
-//! what the other one's Pods need. Here a name has one certificate that lives until its Node is made. It is remembered as a Lease
-//! in `kube-system`, which outlives the request: held by the request's uid, for as long as the certificate lasts. It goes as soon
-//! as the Node comes, which then stands for the name itself, and when the Node goes; when the certificate has ended; and when the
-//! request has gone before it was signed. Whoever asks takes a bounded number of names: more wait for those to come, or for an
+//! Upstream signs for any holder of a bootstrap token, as often as requested: then two machines can be one node, and one reads what
+//! the other's Pods need. Here a name has at most one valid certificate until its Node is created. It is recorded as a Lease in
+//! `kube-system`, which outlives the request: held by the request's uid, for the certificate's lifetime. It is deleted when the
+//! Node is created, which then stands for the name itself, or deleted; when the certificate has expired; and when the request is
+//! gone before it was signed. Each user takes a bounded number of names: further requests wait for those Nodes to come, or for an
 //! administrator.
 
 use std::collections::HashSet;
@@ -21,28 +21,28 @@ use podwright_api::{Object, Options, Request, Status, User, Verb, kinds};
 
 const LEASES: &str = "leases.coordination.k8s.io";
 const NAMESPACE: &str = "kube-system";
-/// Says in the Lease which name is taken.
+/// The Lease's annotation with the node name.
 const NODE: &str = "podwright/node-name";
-/// Says in the Lease who has asked for the certificate.
+/// The Lease's annotation with the requestor.
 const ASKED_BY: &str = "podwright/asked-by";
-/// Says in the Lease that no certificate has been signed yet.
+/// The Lease's annotation that no certificate has been signed yet.
 const UNSIGNED: &str = "podwright/unsigned";
 const PREFIX: &str = "node-name-";
-/// The most names that one user's requests take before their Nodes come.
+/// The most names that one user's requests hold before their Nodes exist.
 pub(super) const MOST: usize = 100;
 
-/// Whose a name is that was to be taken.
+/// Who holds a name that was to be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NameOwner {
-    /// The request's.
+    /// This request.
     Own,
-    /// Another's.
+    /// Another request.
     Others,
-    /// Nobody's: who asks has as many as he may have.
+    /// Nobody: the requestor holds as many as allowed.
     TooMany,
 }
 
-/// For whom a name is held.
+/// The holder of a name.
 struct Hold<'a> {
     node: &'a str,
     /// The request's uid.
@@ -53,7 +53,7 @@ struct Hold<'a> {
     signed: bool,
 }
 
-/// A Lease has no longer name than a Node: so the digest.
+/// A Node's name may be too long for a Lease: hence the digest.
 fn lease_of(node: &str) -> String {
     let digest: String = Sha256::digest(node).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
     format!("{PREFIX}{digest}")
@@ -63,7 +63,7 @@ fn holder(lease: &Object) -> &str {
     lease.0["spec"]["holderIdentity"].as_str().unwrap_or("")
 }
 
-/// When a Lease ends; one that does not say so has ended.
+/// When a Lease expires; one without a time has expired.
 fn end(lease: &Object) -> Timestamp {
     let from = lease.0["spec"]["renewTime"].as_str().and_then(|time| time.parse::<Timestamp>().ok());
     let seconds = lease.0["spec"]["leaseDurationSeconds"].as_i64().unwrap_or(0);
@@ -72,7 +72,7 @@ fn end(lease: &Object) -> Timestamp {
 }
 
 impl Server {
-    /// Takes a node's name for a request, for so many seconds.
+    /// Takes a node name for a request, for this many seconds.
     pub(super) async fn take_name(
         &self,
         node: &str,
@@ -95,7 +95,7 @@ impl Server {
         Ok(if self.hold(hold, old.as_ref()).await? { NameOwner::Own } else { NameOwner::Others })
     }
 
-    /// Notes that a certificate of a node's name is signed that lasts so many seconds from now, whoever has approved it.
+    /// Records that a certificate for a node name was signed, whoever approved it, and how many seconds it lasts.
     pub(super) async fn keep_name(
         &self,
         node: &str,
@@ -116,8 +116,7 @@ impl Server {
         }
     }
 
-    /// Gives back the names that nothing takes any more: of certificates that have ended, and of requests that have gone, or were
-    /// refused, before they were signed.
+    /// Releases unused names: of expired certificates, and of requests that were deleted or refused before they were signed.
     pub(super) async fn release_names(&self) -> Result<(), Status> {
         self.cache.fresh().await?;
         let now = self.env.now();
@@ -145,7 +144,7 @@ impl Server {
         Ok(())
     }
 
-    /// The uids of the requests that may still be signed.
+    /// The uids of requests that may still be signed.
     fn waiting(&self) -> HashSet<String> {
         let Some(kind) = kinds::lookup(super::RESOURCE) else { return HashSet::new() };
         let resource = self.cache.resource(kind);
@@ -158,7 +157,7 @@ impl Server {
         requests.filter(|csr| !is_over(csr)).map(|csr| csr.uid().to_owned()).collect()
     }
 
-    /// All that hold names.
+    /// All Leases that hold names.
     fn leases(&self) -> Vec<Object> {
         let Some(kind) = kinds::lookup(LEASES) else { return Vec::new() };
         let resource = self.cache.resource(kind);
@@ -167,7 +166,7 @@ impl Server {
         leases.filter(|lease| lease.annotation(NODE).is_some_and(|node| lease_of(node) == lease.name())).collect()
     }
 
-    /// Gives a name back: its Node has come, or gone.
+    /// Releases a name: its Node was created or deleted.
     pub(super) async fn release_name(&self, node: &str) -> Result<(), Status> {
         if self.lease(node).is_none() {
             return Ok(());
@@ -184,7 +183,7 @@ impl Server {
         Object::from_slice(&item.bytes).ok()
     }
 
-    /// Writes a Lease, in the place of exactly this one or of none; false where there is another one by now.
+    /// Writes a Lease, replacing exactly this one or none; false on a conflict.
     async fn hold(&self, hold: Hold<'_>, old: Option<&Object>) -> Result<bool, Status> {
         let Hold { node, request, asked_by, from, seconds, signed } = hold;
         let from = timestamp(from).replace('Z', ".000000Z");

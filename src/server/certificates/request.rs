@@ -1,4 +1,4 @@
-//! What a certificate signing request asks for, and whether its signer signs such things.
+//! What a certificate signing request asks for, and whether its signer accepts that.
 
 use std::string::FromUtf8Error;
 
@@ -15,26 +15,26 @@ use x509_parser::prelude::FromDer;
 use podwright_api::validation::NameRule;
 use podwright_api::{Object, User};
 
-/// Client certificates of anyone.
+/// Client certificates for any user.
 pub(super) const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
-/// Client certificates of nodes, which are approved by themselves.
+/// Client certificates of nodes, approved automatically.
 pub const NODE_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 /// Serving certificates of nodes.
 pub const NODE_SERVING: &str = "kubernetes.io/kubelet-serving";
 
-/// What is signed here.
+/// The signers that are served here.
 pub(super) const SIGNERS: [&str; 3] = [CLIENT, NODE_CLIENT, NODE_SERVING];
 
-/// The most bytes of a request, as PEM: the largest keys and a few names need some thousand.
+/// The most bytes of a request in PEM: the largest keys with a few names need some thousand.
 const MAX_REQUEST: usize = 64 << 10;
 const END: &str = "-----END CERTIFICATE REQUEST-----";
 
-/// Why a request is none, or is not signed.
+/// Why a request is invalid or not signed.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     #[error("must not have more than {MAX_REQUEST} bytes")]
     TooLong,
-    /// Something comes behind its end.
+    /// Data follows its end.
     #[error("must have nothing behind the certificate request")]
     Trailing,
     #[error("{0}")]
@@ -45,23 +45,22 @@ pub enum RequestError {
     Pem(pem::Error),
     #[error("{0}")]
     Der(nom::Err<X509Error>),
-    /// Parts of the subject are left out by some readers and not by others: here a group would be missing that is signed all the
-    /// same.
+    /// Some parsers skip parts of the subject, others do not: a group missing here could be signed.
     #[error("the subject may have strings of the types UTF8String, PrintableString and IA5String alone")]
     Illegible,
     #[error("the subject must have one common name")]
     SeveralNames,
     #[error("a common name is needed")]
     NoName,
-    /// It asks for a group that may do anything.
+    /// It requests a group that may do anything.
     #[error("the organization {} is not allowed", super::MASTERS)]
     Masters,
-    /// A node's group is another one.
+    /// The group is not that of nodes.
     #[error("the organization must be {NODES}")]
     NotNodes,
     #[error("the common name must begin with {NODE_PREFIX}")]
     NotANode,
-    /// What comes behind the prefix is no name of a Node: why.
+    /// What follows the prefix is not a valid Node name: the reason.
     #[error("the common name must end with the name of a node: {0}")]
     NodeName(String),
     #[error("alternative names are not allowed")]
@@ -76,19 +75,18 @@ pub enum RequestError {
     Usage { usage: String, signer: String },
     #[error("usage {0:?} is needed")]
     NoUsage(&'static str),
-    /// Nothing is signed here for this signer.
+    /// This signer is not served here.
     #[error("{0:?} is not signed here")]
     UnknownSigner(String),
-    /// The CA has failed.
+    /// The CA failed.
     #[error("{0:#}")]
     Signing(anyhow::Error),
 }
 
-/// Whether it is no more than one request; what is none at all is for its signer to say. (Upstream takes any length, and reads no
-/// further than the end of the first block.)
+/// Whether it is a single request; its signer judges malformed ones. (Upstream accepts any length, and reads only the first block.)
 pub(super) fn is_one(encoded: &str) -> Result<(), RequestError> {
     let too_long = || Err(RequestError::TooLong);
-    // Of base64, before it is decoded.
+    // The base64 length, before decoding.
     if encoded.len() > MAX_REQUEST.div_ceil(3) * 4 {
         return too_long();
     }
@@ -106,22 +104,22 @@ pub(super) fn is_one(encoded: &str) -> Result<(), RequestError> {
 const NODES: &str = "system:nodes";
 const NODE_PREFIX: &str = "system:node:";
 
-/// What is asked for, and who asks.
+/// The request's content and the requestor.
 #[derive(Debug)]
 pub(super) struct Asked {
     pub signer: String,
     pub requestor: User,
-    /// The common name: the first one, which its bearer is recognized by.
+    /// The common name: the first one, which authenticates the certificate's holder.
     pub name: String,
-    /// How many common names there are.
+    /// The number of common names.
     pub names: usize,
     /// The organizations.
     pub groups: Vec<String>,
     pub hosts: usize,
     pub addresses: usize,
-    /// Alternative names of other sorts: mail addresses and URIs.
+    /// Other alternative names: mail addresses and URIs.
     pub others: usize,
-    /// Whether all of the subject is text that all read alike.
+    /// Whether all parsers read the subject alike.
     pub legible: bool,
     pub usages: Vec<String>,
     pub seconds: Option<i64>,
@@ -129,7 +127,7 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// Fails where it is no request.
+    /// Fails if it is not a valid request.
     pub fn of(csr: &Object) -> Result<Asked, RequestError> {
         let spec = &csr.0["spec"];
         let text = |field: &str| spec[field].as_str().unwrap_or("").to_owned();
@@ -170,12 +168,12 @@ impl Asked {
         Ok(asked)
     }
 
-    /// Whether it is what a node's agent asks for to be recognized by.
+    /// Whether it is a node agent's client certificate.
     pub fn is_node_client(&self) -> bool {
         self.signer == NODE_CLIENT && self.check().is_ok()
     }
 
-    /// Fails where the signer does not sign this.
+    /// Fails if the signer does not sign this.
     pub fn check(&self) -> Result<(), RequestError> {
         let usages = |allowed: &[&str], needed: &'static str| {
             let odd = self.usages.iter().find(|usage| !allowed.contains(&usage.as_str()));
@@ -236,12 +234,12 @@ impl Asked {
         }
     }
 
-    /// How many seconds the certificate lasts.
+    /// The certificate's lifetime in seconds.
     pub fn lifetime(&self) -> i64 {
         self.seconds.unwrap_or(super::YEAR).min(super::YEAR)
     }
 
-    /// The node that the certificate would be.
+    /// The node that the certificate authenticates.
     pub fn node(&self) -> Option<&str> {
         self.name.strip_prefix(NODE_PREFIX)
     }
@@ -254,7 +252,7 @@ mod tests {
 
     use super::*;
 
-    /// A request of the node `n` of this signer: the common name, the organization, the alternative names.
+    /// A request of the node `n` to this signer: the common name, the organization, the alternative names.
     fn asked(signer: &str, name: &str, group: &str, others: Vec<SanType>) -> Result<(), RequestError> {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();

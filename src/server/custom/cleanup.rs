@@ -1,4 +1,4 @@
-//! The end of a definition: first its objects go, then it does. Upstream: `customresourcecleanup.apiextensions.k8s.io`.
+//! Deletion of a definition: first its objects, then itself. Upstream: `customresourcecleanup.apiextensions.k8s.io`.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use podwright_api::{Object, Options, Request, Status, User, Verb};
 
 const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 
-/// Marks a definition that is deleted now: it waits for its objects, and says so.
+/// Marks a definition as terminating: it waits for its objects, and its conditions say so.
 pub(crate) fn begin(definition: &mut Object, now: &str) {
     let mut finalizers: Vec<Value> = definition.finalizers().into_iter().map(Value::from).collect();
     if !definition.finalizers().contains(&FINALIZER) {
@@ -21,7 +21,7 @@ pub(crate) fn begin(definition: &mut Object, now: &str) {
 }
 
 impl Server {
-    /// Deletes the objects of a definition that is being deleted, and lets go of it when none is left. `true`: some are.
+    /// Deletes the objects of a terminating definition, and removes the finalizer when none is left. `true`: some are.
     pub(super) async fn clean_up(&self, definition: &Object) -> Result<bool, Status> {
         if !definition.finalizers().contains(&FINALIZER) {
             return Ok(false);
@@ -33,7 +33,7 @@ impl Server {
             if left > 0 {
                 self.say(definition, "True", "InstanceDeletionInProgress", "CustomResource deletion is in progress")
                     .await?;
-                // A version that is not served is deleted by one that is.
+                // Objects of an unserved version are deleted through a served one.
                 let Some(served) = defined.served.first() else { return Ok(true) };
                 let user = User::system("system:apiserver");
                 let options = Options { propagation_policy: Some("Background".into()), ..Options::default() };
@@ -56,7 +56,7 @@ impl Server {
         self.write_definition(&done, None).await.map(|written| written.is_none())
     }
 
-    /// Sets the condition `Terminating`; nothing where the definition has changed meanwhile.
+    /// Sets the condition `Terminating`; `None` on a conflict.
     async fn say(&self, definition: &Object, status: &str, reason: &str, why: &str) -> Result<Option<Object>, Status> {
         let mut new = definition.clone();
         match set_condition(&mut new, "Terminating", status, reason, why, &self.timestamp()) {

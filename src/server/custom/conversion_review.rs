@@ -1,4 +1,4 @@
-//! ConversionReview: what an answer of a webhook that converts objects has to be, and what it may change.
+//! ConversionReview: which answers of a conversion webhook are valid, and what it may change.
 
 use serde_json::Value;
 
@@ -6,50 +6,50 @@ use podwright_api::validation::metadata::{annotations, labels};
 use podwright_api::validation::{At, Errors};
 use podwright_api::{Cause, Object};
 
-/// Why a webhook has converted nothing, in upstream's words.
+/// Why a conversion failed, in upstream's words.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConversionError {
-    /// It could not be asked, or its answer not be read.
+    /// The webhook could not be called, or its answer not be read.
     #[error("{0:#}")]
     Unanswered(anyhow::Error),
-    /// It answers another question.
+    /// It answers another request.
     #[error("expected response.uid={expected:?}, got {got}")]
     Uid { expected: String, got: Value },
-    /// What it says itself.
+    /// The webhook's own error.
     #[error("{0}")]
     Failed(String),
     #[error("returned {got} objects, expected {expected}")]
     Count { got: usize, expected: usize },
-    /// An object is in another version, or of another kind.
+    /// An object has the wrong version or kind.
     #[error(
         "returned invalid converted object at index {at}: invalid groupVersion (expected {expected}, received {got})"
     )]
     Version { at: usize, expected: String, got: Value },
-    /// An object has become another one.
+    /// An object's metadata changed.
     #[error("returned invalid converted object: {0}")]
     Metadata(MetadataError),
 }
 
-/// What a webhook may not do to an object's metadata, in upstream's words.
+/// What a webhook may not change in an object's metadata, in upstream's words.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MetadataError {
     #[error("invalid metadata of type {0} in converted object")]
     NotAMap(&'static str),
     #[error("missing metadata in converted object")]
     Missing,
-    /// It has changed what it may not.
+    /// It changed an immutable field.
     #[error("must have the same {field}: {from} != {to}")]
     Changed { field: &'static str, from: String, to: String },
     #[error("invalid metadata.{field} of type {of} in converted object")]
     FieldType { field: &'static str, of: &'static str },
     #[error("metadata.{field}[{name}] must be a string, but is {of} in converted object")]
     ValueType { field: &'static str, name: String, of: &'static str },
-    /// A label or annotation that may not be.
+    /// An invalid label or annotation.
     #[error("{}: {}", .0.field, .0.message)]
     Invalid(Cause),
 }
 
-/// The objects of a ConversionReview that answers the question `uid`: as many as were sent, of that kind in the version wanted.
+/// The objects of a ConversionReview for the request `uid`: as many as were sent, of the same kind, in the desired version.
 pub(crate) fn objects_of(
     mut answer: Value,
     uid: &str,
@@ -81,8 +81,8 @@ pub(crate) fn objects_of(
     }
 }
 
-/// Of metadata a webhook may change labels and annotations alone, and those must be some. Upstream:
-/// `validateConvertedObject` and `restoreObjectMeta` of apiextensions-apiserver.
+/// A webhook may change only labels and annotations in metadata, to valid ones. Upstream: `validateConvertedObject` and
+/// `restoreObjectMeta` of apiextensions-apiserver.
 pub(crate) fn keep_metadata(converted: &mut Object, original: &Object) -> Result<(), MetadataError> {
     let given = match converted.0.get("metadata") {
         Some(Value::Object(given)) => given,

@@ -1,5 +1,5 @@
-//! Versions of custom resources that a webhook converts. What comes in another version than the stored one is brought into that
-//! before the verbs see it, and what goes out into the one asked for: the verbs themselves know the stored one alone.
+//! Webhook conversion of custom resource versions. Input in another version is converted to the stored one before the verbs see it,
+//! and output to the requested one: the verbs only know the stored version.
 //! <https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definition-versioning/#webhook-conversion>
 
 use std::collections::HashMap;
@@ -24,10 +24,10 @@ use podwright_api::{Kind, Object, Response, Status, User, Verb, WatchEvent, patc
 
 /// How long a webhook may take; upstream's.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// How often a patch is made anew because the object has changed meanwhile.
+/// How often a patch is retried because the object has changed meanwhile.
 const MAX_RETRIES: usize = 8;
 
-/// The webhook that converts the kind of a call.
+/// The conversion webhook for a call's kind.
 pub(crate) fn webhook_of(call: &ResolvedRequest) -> Option<Value> {
     match &call.asked().custom()?.conversion {
         Conversion::Webhook(webhook) => Some(webhook.clone()),
@@ -36,13 +36,13 @@ pub(crate) fn webhook_of(call: &ResolvedRequest) -> Option<Value> {
 }
 
 impl Server {
-    /// As [`judged`], in the turns of large requests where the rules may take long.
+    /// Like [`judged`], in the turns of large requests if the rules may take long.
     async fn received(&self, call: &ResolvedRequest, body: Value) -> Result<(Object, Vec<String>), Status> {
         let judging = async move { judged(call, body) };
         self.large.part(&call.user, of_rules(call.asked()), |_| judging).await?
     }
 
-    /// A call about a kind whose versions a webhook converts.
+    /// Runs a call on a kind with a conversion webhook.
     pub(crate) async fn run_converted(&self, mut call: ResolvedRequest, webhook: &Value) -> Result<Response, Status> {
         let asked = call.again();
         let concerns_object = matches!(call.subresource.as_deref(), None | Some("status"));
@@ -61,7 +61,7 @@ impl Server {
             Verb::DeleteCollection if !fields.0.is_empty() => return self.delete_selected(asked, webhook).await,
             _ => {
                 if !fields.0.is_empty() {
-                    // What fits is known when it is converted: all of it comes on one page.
+                    // Matches are known only after conversion: all of them come on one page.
                     (call.options.limit, call.options.continue_token) = (None, None);
                 }
                 call.version = Some(call.kind);
@@ -80,7 +80,7 @@ impl Server {
         Ok(response)
     }
 
-    /// Deletes what a selector finds that can only be asked of converted objects.
+    /// Deletes by a selector that applies to converted objects only.
     async fn delete_selected(&self, asked: ResolvedRequest, webhook: &Value) -> Result<Response, Status> {
         let list = ResolvedRequest { verb: Verb::List, ..asked.again() };
         let found = Box::pin(self.run_converted(list, webhook)).await?;
@@ -102,7 +102,7 @@ impl Server {
         Ok(found)
     }
 
-    /// A patch of the version that was asked for: of what it makes of the object as it is now, an update.
+    /// A patch in the requested version: an update with what it makes of the current object.
     async fn patch_converted(&self, mut call: ResolvedRequest, webhook: &Value) -> Result<Response, Status> {
         let body = call.take_body()?;
         let of_type = call.options.patch_type.unwrap_or(PatchType::Merge);
@@ -164,7 +164,7 @@ impl Server {
         Ok(())
     }
 
-    /// Objects as they are stored, in the version of a row.
+    /// Stored objects, converted to the version of a row.
     async fn shown_converted(
         &self,
         user: &User,
@@ -177,7 +177,7 @@ impl Server {
         Ok(converted.into_iter().map(|object| object.to_vec().into()).collect())
     }
 
-    /// A watch in the version that was asked for; it ends with an error where an object cannot be converted.
+    /// A watch in the requested version; it ends with an error if an object cannot be converted.
     pub(crate) fn told_converted(
         &self,
         asked: ResolvedRequest,
@@ -196,7 +196,7 @@ impl Server {
                     let converted = server.event_converted(&asked, &webhook, event).await;
                     converted.map(|event| fitting.judge(&asked, event))
                 };
-                // It runs beside all requests.
+                // It is not part of a request.
                 let work = server.large.run(&asked.user, size, work);
                 let event = match server.limiters.cpu.measured(&asked.user, work).await {
                     Ok(event) => event,
@@ -223,7 +223,7 @@ impl Server {
     ) -> Result<WatchEvent, Status> {
         let object = match event.kind {
             EventKind::Error => event.object,
-            // It has a revision and nothing to convert.
+            // It has only a revision, nothing to convert.
             EventKind::Bookmark => {
                 let mut bookmark = Object::from_slice(&event.object)?;
                 bookmark.0["apiVersion"] = asked.asked().api_version().into();
@@ -237,7 +237,7 @@ impl Server {
         Ok(WatchEvent { kind: event.kind, object })
     }
 
-    /// Objects in the version of a row, pruned and defaulted as that wants it.
+    /// Objects converted to the version of a row, pruned and defaulted by its schema.
     async fn converted(
         &self,
         user: &User,
@@ -253,7 +253,7 @@ impl Server {
         }
         let sent: Vec<&Value> = others.iter().map(|at| &all[*at].0).collect();
         let from = sent[0]["apiVersion"].as_str().unwrap_or("").to_owned();
-        // What counts for the answer is held until all is made of it that will be.
+        // The room of the response is held until everything is built from it.
         let (uid, answer) = self.ask_webhook(user, webhook, row, &wanted, &sent).await?;
         let (answer, size, _held) = answer.split();
         let made = async {
@@ -267,11 +267,11 @@ impl Server {
             fit(row, &mut all);
             Ok::<_, Status>(all)
         };
-        // The webhook says how large it is, whatever the request was.
+        // The webhook determines its size, whatever the request's was.
         self.large.run(user, size, made).await
     }
 
-    /// What a webhook answers, and to which question.
+    /// Calls the webhook; returns its answer and the request's uid.
     async fn ask_webhook(
         &self,
         user: &User,
@@ -296,7 +296,7 @@ impl Server {
     }
 }
 
-/// Prunes and defaults objects as their version wants it.
+/// Prunes and defaults objects by their version's schema.
 fn fit(row: &Kind, all: &mut [Object]) {
     let Some(version) = row.custom() else { return };
     for object in all {
@@ -305,8 +305,7 @@ fn fit(row: &Kind, all: &mut [Object]) {
     }
 }
 
-/// Takes the fields out of a call's selector that only the version asked for has: they are looked at when objects are
-/// converted.
+/// Removes fields from a call's selector that only the requested version has: they are evaluated after conversion.
 pub(crate) fn own_fields(call: &mut ResolvedRequest) -> Result<FieldSelector, Status> {
     let none = Ok(FieldSelector::default());
     if std::ptr::eq(call.asked(), call.kind) || webhook_of(call).is_none() {
@@ -325,12 +324,12 @@ fn fits(asked: &ResolvedRequest, fields: &FieldSelector, bytes: &[u8]) -> bool {
     Object::from_slice(bytes).is_ok_and(|object| fields.matches_object(asked.asked(), &object))
 }
 
-/// Which objects of a watch fit a selector that is asked of them when they are converted.
+/// Which objects of a watch match a selector that is evaluated after conversion.
 struct Fitting {
     fields: FieldSelector,
-    /// By uid, what was said of each.
+    /// By uid, whether each matched.
     known: HashMap<String, bool>,
-    /// Whether objects may have been told of before the watch began.
+    /// Whether objects may have been sent before the watch began.
     resumed: bool,
 }
 
@@ -341,7 +340,7 @@ impl Fitting {
         Fitting { fields, known: HashMap::new(), resumed }
     }
 
-    /// What is told of an event: an object that fits no longer is gone.
+    /// What to send for an event: an object that no longer matches is deleted.
     fn judge(&mut self, asked: &ResolvedRequest, event: WatchEvent) -> Option<WatchEvent> {
         let about_object = !matches!(event.kind, EventKind::Error | EventKind::Bookmark);
         if self.fields.0.is_empty() || !about_object {
@@ -365,7 +364,7 @@ impl Fitting {
     }
 }
 
-/// Asks a webhook. Boxed here: one behind a Service is found by calls of our own.
+/// Calls a webhook. Boxed here: a webhook behind a Service is looked up by requests of our own.
 fn asked<'a>(
     server: &'a Server,
     user: &'a User,
@@ -375,7 +374,7 @@ fn asked<'a>(
     Box::pin(webhook::call(server, user, config, review, TIMEOUT))
 }
 
-/// An object of the version that was asked for, decoded, defaulted and judged by that version's schema.
+/// An object in the requested version, decoded, defaulted and validated by that version's schema.
 fn judged(call: &ResolvedRequest, body: Value) -> Result<(Object, Vec<String>), Status> {
     let (mut object, warnings) = call.asked().decode(body, call.options.field_validation.unwrap_or_default())?;
     call.asked().default(&mut object);

@@ -6,7 +6,7 @@ use super::{set_condition, strings};
 use podwright_api::Object;
 use podwright_api::kinds::KINDS;
 
-/// The fields of one name each, with upstream's reasons for a refused one.
+/// The single-valued name fields, with upstream's reasons for a conflict.
 const SINGLE: &[(&str, &str)] = &[
     ("plural", "PluralConflict"),
     ("singular", "SingularConflict"),
@@ -14,8 +14,8 @@ const SINGLE: &[(&str, &str)] = &[
     ("listKind", "ListKindConflict"),
 ];
 
-/// The definition with the names that it gets and its conditions, where they are others than it says; `all` are those of all
-/// groups, itself too.
+/// The definition with its accepted names and conditions, if they differ from its status; `all` contains the definitions of all
+/// groups, including itself.
 pub fn accept(definition: &Object, all: &[Object], now: &str) -> Option<Object> {
     let taken = OccupiedNames::by_others(definition, all);
     let (asked, had) = (&definition.0["spec"]["names"], &definition.0["status"]["acceptedNames"]);
@@ -84,7 +84,7 @@ fn condition<'a>(definition: &'a Object, of: &str) -> Option<&'a str> {
     conditions.iter().find(|condition| condition["type"] == of)?["status"].as_str()
 }
 
-/// The names that others of the group have: other definitions, and the kinds of the table.
+/// The names taken in the group: by other definitions, and by built-in kinds.
 #[derive(Default)]
 struct OccupiedNames<'a> {
     resources: Vec<&'a str>,

@@ -1,4 +1,4 @@
-//! EncryptionConfiguration (apiserver.config.k8s.io/v1): which resources are sealed, and with which keys.
+//! EncryptionConfiguration (apiserver.config.k8s.io/v1): which resources are encrypted, and with which keys.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -12,18 +12,18 @@ use podwright_api::configuration::{ConfigError, FieldError, Problem, document};
 const API_VERSION: &str = "apiserver.config.k8s.io/v1";
 const KIND: &str = "EncryptionConfiguration";
 
-/// The rows of a configuration, in order: the first that covers a resource counts.
+/// The rules of a configuration, in order: the first that covers a resource applies.
 #[derive(Default)]
 pub struct Rules(pub(super) Vec<Rule>);
 
-/// Some resources and their providers: the first seals, all open.
+/// Some resources and their providers: the first one encrypts, all decrypt.
 pub(super) struct Rule {
     masks: Vec<String>,
     pub providers: Vec<Provider>,
 }
 
 pub(super) enum Provider {
-    /// As it is.
+    /// Unencrypted.
     Identity,
     Key(Sealer),
 }
@@ -43,7 +43,7 @@ struct Row {
     providers: Vec<Named>,
 }
 
-/// A provider: one of these.
+/// A provider: exactly one of these.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Named {
@@ -68,10 +68,11 @@ struct Key {
 }
 
 impl Rules {
-    /// Reads a configuration.
+    /// Parses a configuration.
     ///
     /// # Errors
-    /// It is not YAML, not one configuration, or has a row that is none: the error names the field.
+    ///
+    /// It is not YAML, not a single configuration, or has an invalid rule: the error names the field.
     pub fn parse(text: &str) -> Result<Rules, ConfigError> {
         let file = File::deserialize(document(text, KIND)?).map_err(ConfigError::Decode)?;
         if (file.api_version.as_str(), file.kind.as_str()) != (API_VERSION, KIND) {
@@ -89,7 +90,7 @@ impl Rules {
         Ok(Rules(rows.map(read).collect::<Result<_, FieldError>>()?))
     }
 
-    /// The text of a configuration that seals Secrets with a new key, and reads those that are not sealed yet.
+    /// The text of a configuration that encrypts Secrets with a new key, and still reads unencrypted ones.
     pub fn generate(env: &Env) -> String {
         let mut secret = [0; 32];
         env.fill(&mut secret);
@@ -102,7 +103,7 @@ impl Rules {
         )
     }
 
-    /// The rule of a resource as the store's keys name it: `secrets`, `deployments.apps`.
+    /// The rule for a resource as the store's keys name it: `secrets`, `deployments.apps`.
     pub(super) fn of(&self, resource: &str) -> Option<&Rule> {
         self.0.iter().find(|rule| rule.masks.iter().any(|mask| covers(mask, resource)))
     }
@@ -158,7 +159,7 @@ impl Provider {
     }
 }
 
-/// The field of an error is what stands behind the provider's.
+/// Errors name the field after the provider's.
 fn provider(named: &Named) -> Result<Vec<Provider>, FieldError> {
     if named.kms.is_some() {
         let supported = "supported values: \"aescbc\", \"aesgcm\", \"identity\", \"secretbox\"";
@@ -184,7 +185,7 @@ fn sealers(cipher: &'static Cipher, keys: &Keys) -> Result<Vec<Provider>, FieldE
             let why = format!("{:?}: must be a name without ':'", key.name);
             return Err(FieldError::invalid(format!("{at}[{i}].name"), why));
         }
-        // The secret itself is not shown.
+        // Error messages do not contain the secret.
         let wrong = |why: String| FieldError::invalid(format!("{at}[{i}].secret"), why);
         let secret = STANDARD.decode(key.secret.trim()).map_err(|_| wrong("must be base64".into()))?;
         if !cipher.lengths.contains(&secret.len()) {

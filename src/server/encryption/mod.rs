@@ -1,9 +1,9 @@
-//! Encryption at rest: between the server and its store lies [`Sealed`], a store whose values of some resources are sealed
-//! before they are handed down, and opened when they come up.
+//! Encryption at rest: [`Sealed`] is a store between the server and the real one, which encrypts the values of some resources on
+//! write and decrypts them on read.
 //!
-//! [`config`] says what is sealed with which key, [`seal`] seals one value. The store below knows nothing of it: its files and
-//! backups hold sealed bytes alone. What does not open is an error that names the object; nothing else is ever told instead. Among
-//! others it comes up as [`unopened`], so that it stops nobody who asks for them.
+//! [`config`] says what is encrypted with which key, [`seal`] encrypts one value. The store below only ever has ciphertext in its
+//! files and backups. A value that cannot be decrypted is an error that names the object, never anything else. In lists and watches
+//! it is returned as [`unopened`], so that others remain readable.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -24,25 +24,25 @@ pub use config::Rules;
 use config::{Provider, Rule};
 use seal::PREFIX;
 
-/// What sealed values begin with, and no others.
+/// The prefix of all encrypted values, and of no others.
 pub(super) use seal::PREFIX as SEALED;
 
 const ROOT: &str = "/registry/";
-/// The server's own keys; they are sealed as Secrets are.
+/// The server's own keys, encrypted like Secrets.
 const KEYS: &str = "keys";
 const SECRETS: &str = "secrets";
-/// So many entries are looked at together when all are sealed anew.
+/// The number of entries per page when everything is re-encrypted.
 const PAGE: usize = 500;
 
-/// What a value that does not open comes up as, before the reason; no object begins so.
+/// The prefix of a value that could not be decrypted, followed by the reason; no object starts like this.
 const UNOPENED: &[u8] = b"\0unopened ";
 
-/// Why a value has not been opened, if it is one of these.
+/// Why a value could not be decrypted, if it is one of these.
 pub(super) fn unopened(value: &[u8]) -> Option<String> {
     value.strip_prefix(UNOPENED).map(|why| String::from_utf8_lossy(why).into_owned())
 }
 
-/// A store whose values are sealed by `rules`.
+/// A store whose values are encrypted by `rules`.
 pub(super) struct Sealed {
     below: Arc<dyn Store>,
     rules: Arc<Rules>,
@@ -99,7 +99,7 @@ impl Sealed {
         Ok(Entry { value, ..entry })
     }
 
-    /// An entry among others.
+    /// An entry of a list or watch.
     fn one_of_many(&self, entry: Entry) -> Entry {
         let value = self.open(&entry.key, entry.value);
         Entry { value: value.unwrap_or_else(|why| [UNOPENED, why.to_string().as_bytes()].concat().into()), ..entry }
@@ -114,7 +114,7 @@ impl Sealed {
         Batch { changes: batch.changes.into_iter().map(|change| self.change(change)).collect(), ..batch }
     }
 
-    /// Whether a stored value is not as it would be written now.
+    /// Whether a stored value differs from what would be written now.
     fn is_stale(&self, entry: &Entry) -> bool {
         match self.rule(&entry.key).and_then(|rule| rule.providers.first()) {
             Some(Provider::Key(sealer)) => !sealer.made(&entry.value),
@@ -123,8 +123,8 @@ impl Sealed {
         }
     }
 
-    /// Writes anew what is not sealed with the first key, one transaction each; how many there were. What does not open is the
-    /// error, once all others are done.
+    /// Re-encrypts everything not encrypted with the first key, in one transaction each; returns their number. A value that cannot
+    /// be decrypted is an error, after all others are done.
     async fn reseal(&self) -> Result<usize, Error> {
         let (mut after, mut count, mut failed) = (None, 0, None);
         loop {
@@ -140,7 +140,7 @@ impl Sealed {
                     }
                 };
                 let txn = Txn {
-                    // Whoever has changed it meanwhile has sealed it.
+                    // A concurrent writer has encrypted it.
                     compares: vec![Compare::Unchanged(key.clone(), revision)],
                     writes: vec![Write::Put(key, value)],
                     ..Txn::default()
@@ -188,7 +188,7 @@ impl Store for Sealed {
     }
     async fn watch(&self, prefix: &str, after: Revision) -> Result<Watch, Error> {
         let mut below = self.below.watch(prefix, after).await?;
-        // Batches wait below: there who is too slow is cut off.
+        // Batches wait in the store below, which cuts off slow watchers.
         let (sender, watch) = tokio::sync::mpsc::channel(1);
         let own = Sealed::over(self.below.clone(), self.rules.clone(), &self.env);
         tokio::spawn(async move {
@@ -234,20 +234,20 @@ impl Store for Sealed {
     }
 }
 
-/// Whether a value lies sealed in its store.
+/// Whether a stored value is encrypted.
 pub(super) fn is_sealed(value: &[u8]) -> bool {
     value.starts_with(PREFIX)
 }
 
 impl Rules {
-    /// Whether what is written below a prefix of keys is sealed now.
+    /// Whether writes below a key prefix are encrypted now.
     pub(super) fn seals(&self, prefix: &str) -> bool {
         let resource = prefix.strip_prefix(ROOT).and_then(|rest| rest.split('/').next()).unwrap_or("");
         matches!(self.of(resource).and_then(|rule| rule.providers.first()), Some(Provider::Key(_)))
     }
 }
 
-/// A sealed value in a store, if there is any: then its keys must not be made anew.
+/// The key of an encrypted value in a store, if any: then encryption keys must not be generated again.
 pub async fn first_sealed(store: &dyn Store) -> Result<Option<String>, Error> {
     let mut after = None;
     loop {
@@ -263,7 +263,7 @@ pub async fn first_sealed(store: &dyn Store) -> Result<Option<String>, Error> {
 }
 
 impl Server {
-    /// Starts to seal anew what lies there unsealed, or sealed with another key than the first.
+    /// Starts re-encrypting values that are unencrypted, or encrypted with another key than the first.
     pub(super) fn start_resealing(self: &Arc<Server>, sealed: Arc<Sealed>) {
         self.tasks.add(tokio::spawn(async move {
             match sealed.reseal().await {

@@ -1,8 +1,8 @@
-//! One value sealed and opened: `k8s:enc:PROVIDER:v2:KEY:`, a random seed, and the ciphertext with its tag.
+//! Encrypts and decrypts one value: `k8s:enc:PROVIDER:v2:KEY:`, a random seed, and the ciphertext with its tag.
 //!
-//! Each value has a key of its own, derived (HKDF-SHA256) from the named key and the seed, so that a named key may seal any
-//! number of values; upstream's `v1` of aesgcm must be rotated every 200,000 writes. The value's place in the store is
-//! authenticated with it: sealed bytes that were moved to another key do not open.
+//! Each value has a key of its own, derived (HKDF-SHA256) from the named key and the seed, so a named key may encrypt any number of
+//! values; upstream's `v1` of aesgcm must be rotated every 200,000 writes. The value's store key is authenticated: ciphertext that
+//! was moved to another key does not decrypt.
 
 use aes::Aes256;
 use bytes::Bytes;
@@ -14,50 +14,50 @@ use ring::hmac;
 
 use podwright_api::Env;
 
-/// How every sealed value begins; upstream's.
+/// The prefix of all encrypted values; upstream's.
 pub const PREFIX: &[u8] = b"k8s:enc:";
 const VERSION: &str = "v2";
 const SEED: usize = 32;
 
-/// A way to seal, as an EncryptionConfiguration names it.
+/// An encryption provider, as in an EncryptionConfiguration.
 #[derive(Debug)]
 pub struct Cipher {
     pub name: &'static str,
     mode: Mode,
-    /// The lengths, in bytes, that its keys may have.
+    /// The key lengths that it accepts, in bytes.
     pub lengths: &'static [usize],
 }
 
-/// What is done with a value's own key.
+/// The cipher for a value's own key.
 #[derive(Clone, Copy, Debug)]
 enum Mode {
     Aead(&'static Algorithm),
-    /// AES-256-CBC; the ciphertext and its place are authenticated by HMAC-SHA256.
+    /// AES-256-CBC; HMAC-SHA256 authenticates the ciphertext and its store key.
     CbcHmac,
 }
 
 pub static AESGCM: Cipher = Cipher { name: "aesgcm", mode: Mode::Aead(&AES_256_GCM), lengths: &[16, 24, 32] };
-/// Upstream's has no authentication at all, which is why it is advised against there; this one has.
+/// Upstream's is not authenticated, which is why upstream advises against it; this one is.
 pub static AESCBC: Cipher = Cipher { name: "aescbc", mode: Mode::CbcHmac, lengths: &[16, 24, 32] };
-/// ChaCha20-Poly1305. (Upstream's XSalsa20-Poly1305 cannot authenticate where a value lies.)
+/// ChaCha20-Poly1305. (Upstream's XSalsa20-Poly1305 cannot authenticate a value's store key.)
 pub static SECRETBOX: Cipher = Cipher { name: "secretbox", mode: Mode::Aead(&CHACHA20_POLY1305), lengths: &[32] };
 
-/// Why a value could not be sealed.
+/// Why a value could not be encrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
-    /// There is no key for this value.
+    /// No key is configured for this value.
     #[error("a key could not be derived")]
     Key,
     #[error("too long to be sealed")]
     TooLong,
 }
 
-/// A named key and what it seals with.
+/// A named key and its cipher.
 pub struct Sealer {
     pub cipher: &'static Cipher,
     pub name: String,
     key: Prk,
-    /// What its values begin with.
+    /// The prefix of its values.
     head: Vec<u8>,
 }
 
@@ -68,12 +68,12 @@ impl Sealer {
         Sealer { cipher, name: name.to_owned(), key, head }
     }
 
-    /// Whether a value is sealed with this key.
+    /// Whether a value is encrypted with this key.
     pub fn made(&self, value: &[u8]) -> bool {
         value.starts_with(&self.head)
     }
 
-    /// `value` as it may lie at `place`, and nowhere else. Fails where it is longer than a cipher takes.
+    /// Encrypts `value` for the store key `place`, and for no other. Fails if it is too long for the cipher.
     pub fn seal(&self, place: &str, value: &[u8], env: &Env) -> Result<Bytes, SealError> {
         let mut seed = [0; SEED];
         env.fill(&mut seed);
@@ -90,7 +90,7 @@ impl Sealer {
         Ok([self.head.as_slice(), &seed, &sealed].concat().into())
     }
 
-    /// What was sealed; none: these bytes were not sealed by this key for this place.
+    /// The plaintext; `None`: these bytes were not encrypted with this key for this place.
     pub fn open(&self, place: &str, value: &[u8]) -> Option<Bytes> {
         let (seed, sealed) = value.strip_prefix(self.head.as_slice())?.split_at_checked(SEED)?;
         match self.cipher.mode {
@@ -122,10 +122,10 @@ impl Sealer {
     }
 }
 
-/// A value's own key is used once: the nonce may be any.
+/// A value's own key is used once: the nonce may be constant.
 const NONCE: [u8; 12] = [0; 12];
 
-/// What one value is sealed with in CBC mode: all of it is its own.
+/// The parts of one value's key in CBC mode, none of which is reused.
 struct Parts {
     cipher: [u8; 32],
     start: [u8; 16],
@@ -144,7 +144,7 @@ impl Parts {
     const LENGTH: usize = 32 + 16 + 32;
     const TAG: usize = 32;
 
-    /// What is authenticated: the place, its length, and the ciphertext.
+    /// The authenticated data: the place, its length, and the ciphertext.
     fn told(place: &str, sealed: &[u8]) -> Vec<u8> {
         [&(place.len() as u64).to_be_bytes(), place.as_bytes(), sealed].concat()
     }
@@ -159,14 +159,14 @@ impl Parts {
 
     fn open(&self, place: &str, sealed: &[u8]) -> Option<Bytes> {
         let (sealed, tag) = sealed.split_at_checked(sealed.len().checked_sub(Parts::TAG)?)?;
-        // Before anything is decrypted: padding tells nobody anything.
+        // Before decryption: no padding oracle.
         hmac::verify(&self.mac, &Parts::told(place, sealed), tag).ok()?;
         let decryptor = cbc::Decryptor::<Aes256>::new(&self.cipher.into(), &self.start.into());
         decryptor.decrypt_padded_vec_mut::<Pkcs7>(sealed).ok().map(Bytes::from)
     }
 }
 
-/// The provider and the key's name that a sealed value tells.
+/// The provider and key name in an encrypted value.
 pub fn told(value: &[u8]) -> Option<(String, String)> {
     let rest = value.strip_prefix(PREFIX)?;
     let mut words = rest.splitn(4, |byte| *byte == b':').map(|word| String::from_utf8_lossy(word).into_owned());

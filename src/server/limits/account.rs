@@ -1,4 +1,4 @@
-//! What one connection has sent and nobody has taken yet: parts that come and go in any order, on its user's account.
+//! Data that one connection has sent and that is not consumed yet: parts that come and go in any order, on its user's account.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,18 +8,18 @@ use tokio_util::sync::CancellationToken;
 
 use super::BodyBytes;
 
-/// A part is kept with what it is kept in: that counts, however short the part is.
+/// The overhead of a part, which counts however short it is.
 const LEAST: usize = 256;
 
 /// The account of one connection.
 pub(crate) struct Account {
     taken: Mutex<BodyBytes>,
     lost: CancellationToken,
-    /// How long a part may take to come.
+    /// How long a part may take to arrive.
     pub patience: Duration,
 }
 
-/// One part; given back when dropped.
+/// One part, released when dropped.
 pub(crate) struct Charge {
     account: Arc<Account>,
     bytes: usize,
@@ -30,7 +30,7 @@ impl Account {
         Arc::new(Account { lost: taken.lost(), taken: Mutex::new(taken), patience })
     }
 
-    /// Takes room for a part; an error: its user has none left, or the connection has given way to others.
+    /// Reserves room for a part; an error if its user has none left, or the connection made room for others.
     pub fn charge(self: &Arc<Account>, bytes: usize) -> io::Result<Charge> {
         let bytes = bytes.max(LEAST);
         match self.change(|taken| taken.more(bytes)) {
@@ -39,13 +39,13 @@ impl Account {
         }
     }
 
-    /// Cancelled when the connection has given way to others: it is to end.
+    /// Cancelled when the connection has made room for others and must end.
     pub fn lost(&self) -> &CancellationToken {
         &self.lost
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut BodyBytes) -> T) -> T {
-        // Each change is whole at once: what a panic left behind is sound.
+        // Each change is atomic: the state stays consistent after a panic.
         change(&mut self.taken.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -77,7 +77,7 @@ mod tests {
         let other = of("b").charge(2 * LEAST).unwrap();
         assert!(one.lost().is_cancelled() && !same.lost().is_cancelled(), "the oldest of who has most");
         assert!(one.charge(1).is_err(), "it does not go on");
-        // What has given way gives nothing back.
+        // Dropping ended ones releases nothing further.
         drop((second, third, other));
         let all = [of("c").charge(3 * LEAST), of("d").charge(LEAST)];
         assert!(all.iter().all(Result::is_ok));

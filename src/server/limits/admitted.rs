@@ -1,4 +1,4 @@
-//! The stream of a connection that counts: it has its right to be open for as long as it is there, and breaks when it loses that.
+//! The stream of a counted connection: it holds its pass while it exists, and breaks when it loses that.
 
 use std::future::Future;
 use std::io;
@@ -10,13 +10,13 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::Pass;
 
-/// A stream with a pass. What is spoken on a connection may change hands; this goes along.
+/// A stream with a pass, which stays with it when a connection changes protocols.
 pub(crate) struct Admitted<S> {
     stream: S,
-    /// Whoever waits for the other side, in either direction, hears that the pass is another's.
+    /// Wakes readers and writers when the pass is lost.
     reading: Pin<Box<WaitForCancellationFutureOwned>>,
     writing: Pin<Box<WaitForCancellationFutureOwned>>,
-    /// Behind the stream: only what is closed counts no more.
+    /// Dropped after the stream: only closed sockets stop counting.
     _pass: Pass,
 }
 
@@ -27,7 +27,7 @@ impl<S> Admitted<S> {
     }
 }
 
-/// An error once the connection has to end.
+/// An error once the connection must end.
 fn stays(lost: &mut Pin<Box<WaitForCancellationFutureOwned>>, cx: &mut Context<'_>) -> io::Result<()> {
     match lost.as_mut().poll(cx) {
         Poll::Ready(()) => Err(io::ErrorKind::ConnectionAborted.into()),
@@ -86,7 +86,7 @@ mod tests {
         let (ended, next) = tokio::join!(waiting, next);
         let why = [ended.0.map(drop).unwrap_err().kind(), ended.1.unwrap_err().kind()];
         assert_eq!(why, [io::ErrorKind::ConnectionAborted; 2]);
-        // What has ended gives nothing back.
+        // Dropping an ended one releases nothing further.
         drop(reads.unsplit(writes));
         assert!(next.guest().known(&podwright_api::User::new("ann", [""])).is_ok());
         assert!(limiter.admit(address).is_none());

@@ -1,6 +1,5 @@
-//! What a request holds while it runs, and what it holds instead while it waits for a webhook, which takes as long as somebody
-//! else's program wants, for a state that may never come, or for a turn that others have who may wait for what it holds: nobody who
-//! has nothing to do with that shall wait behind it.
+//! What a request releases while it waits for a webhook, which takes as long as an external program does, for a revision that may
+//! never come, or for a turn whose holders may wait for what it holds: others must not queue behind it.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -9,15 +8,15 @@ use super::{InflightLimiter, Limits, Seat};
 use podwright_api::Status;
 
 tokio::task_local! {
-    /// What the request that runs here holds.
+    /// What the current request holds.
     static HELD: Arc<Held>;
 }
 
-/// How many calls of webhooks may be under way for each request that may write.
+/// How many webhook calls may be in progress for each concurrent write.
 const AWAY: usize = 4;
 
-/// Where requests wait for webhooks. Large ones apart: they lie decoded in memory. Where those wait that read a later state. And
-/// where evictions wait for their turn, large ones apart too.
+/// Limits on waiting: for webhooks (large requests apart, as they are decoded in memory), for a later revision, and of evictions
+/// for their turn (large ones apart, too).
 pub(crate) struct Away {
     calls: Arc<InflightLimiter>,
     large: Arc<InflightLimiter>,
@@ -26,7 +25,7 @@ pub(crate) struct Away {
     large_turns: Arc<InflightLimiter>,
 }
 
-/// What a request holds: a seat of the requests that run, and a place of the large ones.
+/// What a request holds: a seat among running requests, and a place among large ones.
 pub(crate) struct Held {
     flow: Flow,
     state: Mutex<State>,
@@ -36,7 +35,7 @@ pub(crate) struct Held {
 struct State {
     seat: Option<Seat>,
     place: Option<Seat>,
-    /// How many webhooks it waits for, and what it had before it waited for the first.
+    /// How many webhooks it waits for, and what it held before the first.
     away: usize,
     limiters: [Option<Arc<InflightLimiter>>; 2],
 }
@@ -53,12 +52,12 @@ impl Away {
         }
     }
 
-    /// Waits for somebody else's program. Meanwhile the request holds nothing but a call; an error: there are too many.
+    /// Waits for an external program. Meanwhile the request holds only a call; an error if there are too many.
     pub fn wait<T>(&self, work: impl Future<Output = T>) -> impl Future<Output = Result<T, Status>> {
         self.wait_in(move |large| if large { &self.large } else { &self.calls }, work)
     }
 
-    /// The same for a state that has not come yet.
+    /// The same for a revision that has not come yet.
     pub fn wait_for_later<T>(&self, work: impl Future<Output = T>) -> impl Future<Output = Result<T, Status>> {
         self.wait_in(move |_| &self.later, work)
     }
@@ -96,13 +95,13 @@ impl Held {
         HELD.scope(self.clone(), work).await
     }
 
-    /// What it still holds: its seat, and its place.
+    /// Takes out what it still holds: its seat and its place.
     pub fn take(&self) -> (Option<Seat>, Option<Seat>) {
         let mut state = self.state();
         (state.seat.take(), state.place.take())
     }
 
-    /// Whether the request that runs here has its place in this limiter.
+    /// Whether the current request has a place in this limiter.
     pub fn is_in(limiter: &Arc<InflightLimiter>) -> bool {
         let is_there =
             |held: &Arc<Held>| held.state().place.as_ref().is_some_and(|seat| Arc::ptr_eq(seat.limiter(), limiter));
@@ -114,7 +113,7 @@ impl Held {
         state.seat.is_some() || state.place.is_some() || state.away > 0
     }
 
-    /// Gives back what it holds. Whether it is a large request.
+    /// Releases what it holds; returns whether it is a large request.
     fn depart(&self) -> bool {
         let mut state = self.state();
         state.away += 1;
@@ -125,7 +124,7 @@ impl Held {
         state.limiters[1].is_some()
     }
 
-    /// Takes back what it had, once it waits for no other webhook.
+    /// Takes it back, once it waits for no other webhook.
     async fn come_back(&self) {
         let limiters = {
             let mut state = self.state();
@@ -135,7 +134,7 @@ impl Held {
             }
             std::mem::take(&mut state.limiters)
         };
-        // The place first, as when it came.
+        // The place first, in the order of arrival.
         let [seat, place] = limiters;
         let place = match &place {
             Some(limiter) => Some(limiter.turn(&self.flow).await),
@@ -150,7 +149,7 @@ impl Held {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing between its changes panics.
+        // No panic can occur between its changes.
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
@@ -170,7 +169,7 @@ mod tests {
     async fn who_waits_for_a_webhook_keeps_nobody_from_running() {
         let (limits, away) = (limits(), Away::new(&limits(), 4));
         let (seats, places) = (InflightLimiter::new(4, &limits), InflightLimiter::new(4, &limits));
-        // As many as there are seats, and all of them wait for a webhook that does not answer.
+        // As many as there are seats, all waiting for a webhook that does not answer.
         let mut slow = Vec::new();
         for _ in 0..3 {
             let seat = seats.enter("greedy").await.unwrap();
@@ -178,7 +177,7 @@ mod tests {
             let held = Held::new("greedy", Some(seat), Some(place));
             let (of, away) = (held.clone(), &away);
             let work = async move {
-                // Two at once, as validating webhooks are asked.
+                // Two at once, as validating webhooks are called.
                 let [one, two] = [30, 60].map(|s| away.wait(tokio::time::sleep(Duration::from_secs(s))));
                 let (one, two) = tokio::join!(one, two);
                 one.and(two)
@@ -230,7 +229,7 @@ mod tests {
         assert!(seat.is_some() && place.is_some());
         drop((seat, place));
         assert!(seats.enter("two").await.is_ok() && places.enter("two").await.is_ok());
-        // Who holds nothing, the superuser, waits without any bound.
+        // The superuser holds nothing, and waits without any limit.
         let free = Held::new("us", None, None);
         free.within(away.wait(async {})).await.unwrap();
     }
@@ -244,7 +243,7 @@ mod tests {
         for _ in 0..5 {
             all.push(Held::new("greedy", None, Some(places.enter("greedy").await.unwrap())));
             let held = all.last().unwrap();
-            // Each gives its place to the next one.
+            // Each passes its place on to the next one.
             let mut waits = Box::pin(wait(held));
             if let std::task::Poll::Ready(refused) = futures::poll!(waits.as_mut()) {
                 panic!("{:?}", refused.unwrap_err());

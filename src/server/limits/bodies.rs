@@ -1,7 +1,8 @@
-//! Bytes of requests that may lie in memory: of all users together, and of one.
+//! Bytes of requests in memory: of all users together, and of each.
 //!
-//! When there are no more, whoever holds most loses the oldest of what he is still sending, to who will hold less. So nobody keeps
-//! others from asking, by however many names, and however slowly he sends. Small requests of who holds nothing else always fit.
+//! When there are no more, the user who holds most loses the oldest request still being sent, to a user who will hold less. So
+//! nobody can block others, under however many names and however slowly. A small request of a user who holds nothing else always
+//! fits.
 
 use std::collections::{BTreeMap, HashMap};
 use std::pin::Pin;
@@ -13,10 +14,10 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use super::Limits;
 use podwright_api::User;
 
-/// So many parts has what one user may have; one of them he has also when all others together have everything (64 KiB of 64 MiB).
+/// A user's share has this many parts; one of them is available even when all others have used everything (64 KiB of 64 MiB).
 const PARTS: usize = 1024;
 
-/// What lies in memory of requests.
+/// Memory held by requests.
 pub(crate) struct Bodies {
     most: usize,
     most_of_one: usize,
@@ -30,7 +31,7 @@ struct Kept {
     users: HashMap<String, OfUser>,
 }
 
-/// A user's, by numbers that rise: the first is the oldest.
+/// A user's requests by increasing numbers: the first is the oldest.
 #[derive(Default)]
 struct OfUser {
     bytes: usize,
@@ -39,18 +40,18 @@ struct OfUser {
 
 struct Body {
     bytes: usize,
-    /// Ends it; `None` once all of it has come.
+    /// Ends it; `None` once it was received completely.
     end: Option<CancellationToken>,
 }
 
-/// The bytes of one request; given back when dropped.
+/// The bytes of one request, released when dropped.
 pub(crate) struct BodyBytes {
     bodies: Arc<Bodies>,
-    /// `None`: it is not counted.
+    /// `None`: not counted.
     user: Option<String>,
-    /// Once it has any bytes.
+    /// Set once it has any bytes.
     number: Option<u64>,
-    /// Cancelled when it has given way, which it does once.
+    /// Cancelled when it made room for others, which happens once.
     lost: CancellationToken,
     waits: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
 }
@@ -61,20 +62,20 @@ impl Bodies {
         Arc::new(Bodies { most, most_of_one, kept: Mutex::default() })
     }
 
-    /// A user's request, nothing of which has come yet. The superuser's is not counted.
+    /// A user's request before its first byte. The superuser's is not counted.
     pub fn of(self: &Arc<Bodies>, user: &User) -> BodyBytes {
         let user = (!user.is_in("system:masters")).then(|| user.counted_as().to_owned());
         BodyBytes { bodies: self.clone(), user, number: None, lost: CancellationToken::new(), waits: None }
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
-        // Each change is whole at once: what a panic left behind is sound.
+        // Each change is atomic: the state stays consistent after a panic.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Kept {
-    /// Ends requests of who holds more than `own`, until there is room for so many bytes.
+    /// Ends requests of users who hold more than `own`, until there is room.
     fn make_room(&mut self, bytes: usize, own: usize, most: usize) -> bool {
         while self.bytes + bytes > most {
             let oldest = |of_user: &OfUser| {
@@ -106,7 +107,7 @@ impl Kept {
 }
 
 impl BodyBytes {
-    /// Takes more; false: there is not so much left for its user, or it has given way to another's.
+    /// Takes more; false if its user has too little left, or if it made room for another.
     pub fn more(&mut self, bytes: usize) -> bool {
         let (Some(user), true) = (&self.user, bytes > 0) else { return true };
         let (most, most_of_one) = (self.bodies.most, self.bodies.most_of_one);
@@ -137,7 +138,7 @@ impl BodyBytes {
         true
     }
 
-    /// Gives back so many of its bytes.
+    /// Releases some of its bytes.
     pub fn less(&mut self, bytes: usize) {
         let (Some(user), Some(number)) = (&self.user, self.number) else { return };
         let mut kept = self.bodies.lock();
@@ -149,7 +150,7 @@ impl BodyBytes {
         }
     }
 
-    /// All of it has come: it gives way to nobody any more.
+    /// It was received completely: it no longer makes room for others.
     pub fn whole(&mut self) {
         let (Some(user), Some(number)) = (&self.user, self.number) else { return };
         let mut kept = self.bodies.lock();
@@ -158,18 +159,18 @@ impl BodyBytes {
         }
     }
 
-    /// Resolves when it has given way.
+    /// Resolves when it has made room for others.
     pub fn poll_lost(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let waits = self.waits.get_or_insert_with(|| Box::pin(self.lost.clone().cancelled_owned()));
         waits.as_mut().poll(context)
     }
 
-    /// Cancelled when it has given way: for those who hold its bytes and read no more of it.
+    /// Cancelled when it has made room for others: for holders of its bytes that read no more of it.
     pub fn lost(&self) -> CancellationToken {
         self.lost.clone()
     }
 
-    /// Gives everything back.
+    /// Releases everything.
     pub fn clear(&mut self) {
         if let (Some(user), Some(number)) = (&self.user, self.number.take()) {
             self.bodies.lock().leave(user, number);
@@ -227,13 +228,13 @@ mod tests {
         assert_eq!(bodies.lock().bytes, 0);
     }
 
-    /// Half-sent bodies by several names, up to the last byte.
+    /// Incomplete bodies under several names, up to the last byte.
     #[tokio::test]
     async fn who_holds_most_gives_way_to_who_holds_less() {
         let bodies = bodies(40, 20);
         let mut held: Vec<BodyBytes> = ["a", "a", "b", "b"].iter().map(|name| bodies.of(&user(name))).collect();
         assert!(held.iter_mut().all(|taken| taken.more(10)));
-        // What has come is worked on.
+        // Complete requests are being processed.
         held[0].whole();
         held[2].whole();
         let mut polite = bodies.of(&user("c"));

@@ -1,10 +1,9 @@
-//! Connections that may be open: each counts for as long as its socket is, whatever is spoken on it by then.
+//! Open connections: each counts for as long as its socket is open, with any protocol.
 //!
-//! Those whose users are known are shared by them: when there are no more, of one address or of all, whoever holds most loses his
-//! oldest to who will hold fewer. A node's agent counts as if it held a part of what it does, and the superuser as if he held none.
-//! Beside the known ones there is always room for who has not shown yet who he is; there the next one takes the place of the
-//! oldest, where most of them come from. So nobody keeps others out, however he asks, and wherever he comes from (Pods that are
-//! masqueraded have their node's address).
+//! Authenticated users share them: when there are no more, for one address or in total, the user with the most loses the oldest to
+//! one who will have fewer. A node's agent counts as if it had only a part of its connections, and the superuser as if having none.
+//! Beside these there is always room for unauthenticated connections; there a new one replaces the oldest, where most come from. So
+//! nobody can lock others out, by any method and from any address (masqueraded Pods have their node's address).
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -16,9 +15,9 @@ use super::flow::{self, Flow};
 use super::{Limits, NODE};
 use podwright_api::{Status, User};
 
-/// One of so many places is for who has not shown yet who he is, but at least one of several.
+/// One of this many places is for unauthenticated connections, at least one of several.
 const UNKNOWN: usize = 8;
-/// As many connections of the superuser's weigh as one of a user's: more than there ever are.
+/// The number of a superuser's connections that weigh as one: more than there ever are.
 const MASTER: u64 = 1 << 40;
 
 /// Lets connections in.
@@ -26,7 +25,7 @@ pub(crate) struct ConnectionLimiter {
     open: Arc<Mutex<Open>>,
 }
 
-/// Who has which connections. Their numbers rise, so that the first is the oldest.
+/// The open connections, by numbers that increase, so that the first is the oldest.
 struct Open {
     most: usize,
     most_of_address: usize,
@@ -34,14 +33,14 @@ struct Open {
     next: u64,
     all: HashMap<u64, Connection>,
     addresses: HashMap<IpAddr, Crowd>,
-    /// Those who have not shown who they are, by where they come from.
+    /// Unauthenticated connections, by where they come from.
     strangers: flow::Crowd,
     known: Known,
 }
 
 struct Connection {
     address: IpAddr,
-    /// Once he has shown who he is.
+    /// Set after authentication.
     holder: Option<Holder>,
     end: CancellationToken,
 }
@@ -53,31 +52,31 @@ struct Crowd {
     known: Known,
 }
 
-/// Connections that users share.
+/// Connections shared by users.
 #[derive(Default)]
 struct Known {
     all: usize,
     holders: HashMap<Holder, BTreeSet<u64>>,
 }
 
-/// A user, by the name that he is counted by. So many of his connections weigh as one.
+/// A user, by its accounting name; this many of its connections weigh as one.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Holder {
     user: Arc<str>,
     weight: u64,
 }
 
-/// The right of a socket to be open; it ends when dropped.
+/// A socket's permission to be open, which ends when dropped.
 pub(crate) struct Pass(Guest);
 
-/// Whoever is at the other end of a connection.
+/// The peer of a connection.
 #[derive(Clone)]
 pub(crate) struct Guest {
     address: IpAddr,
     number: u64,
     end: CancellationToken,
     open: Arc<Mutex<Open>>,
-    /// Who has shown first who he is.
+    /// The user who authenticated first.
     user: Arc<OnceLock<User>>,
 }
 
@@ -90,16 +89,16 @@ impl ConnectionLimiter {
         ConnectionLimiter { open: Arc::new(Mutex::new(open)) }
     }
 
-    /// `None`: there are no more, of its address or of all, and none whose user is not known yet.
+    /// `None`: there are no more, for its address or in total, and no unauthenticated one to replace.
     pub fn admit(&self, address: IpAddr) -> Option<Pass> {
-        // An IPv4 client of an IPv6 socket has one address.
+        // An IPv4 client of an IPv6 socket counts by its IPv4 address.
         let (address, end) = (address.to_canonical(), CancellationToken::new());
         let number = locked(&self.open).admit(address, end.clone())?;
         Some(Pass(Guest { address, number, end, open: self.open.clone(), user: Arc::default() }))
     }
 }
 
-/// Each change is whole at once: what a panic left behind is sound.
+/// Each change is atomic: the state stays consistent after a panic.
 fn locked(open: &Mutex<Open>) -> MutexGuard<'_, Open> {
     open.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -123,19 +122,19 @@ impl Open {
         Some(number)
     }
 
-    /// The stranger who gives way to one from this address: the oldest where most of them come from, by site, subnet and address; of
-    /// many who have one each, the oldest: who means to ask has asked by then.
+    /// The unauthenticated connection to replace for one from this address: the oldest where most come from, by site, subnet and
+    /// address; among many with one each, the oldest, which has had time to authenticate.
     fn stranger_for(&self, address: IpAddr) -> Option<u64> {
         self.strangers.giving_way(&Flow::from(address))?.0.first().copied()
     }
 
-    /// Somebody has shown who he is; false: he has as many as he may.
+    /// A connection has authenticated; false: its user has too many.
     fn know(&mut self, number: u64, user: &User) -> bool {
         let Some(connection) = self.all.get_mut(&number).filter(|connection| connection.holder.is_none()) else {
             return true;
         };
         let holder = Holder::of(user);
-        // An address is there as long as one of its connections.
+        // An address has an entry as long as it has connections.
         let Some(crowd) = self.addresses.get_mut(&connection.address) else { return true };
         let may_have = holder.weight.saturating_mul(self.most_of_user as u64);
         if self.known.held(&holder) >= may_have {
@@ -149,7 +148,7 @@ impl Open {
         self.strangers.leave(&connection.address.into(), number);
         crowd.known.enter(&holder, number);
         self.known.enter(&holder, number);
-        // One who leaves the address leaves all.
+        // Leaving the address means leaving the total, too.
         self.end(of_address.or(of_all));
         true
     }
@@ -180,7 +179,7 @@ impl Open {
     }
 }
 
-/// So many of `most` may be known ones.
+/// How many of `most` may be authenticated.
 fn of_known(most: usize) -> usize {
     most.saturating_sub((most / UNKNOWN).max(1)).max(1)
 }
@@ -203,12 +202,12 @@ impl Known {
         self.holders.get(holder).map_or(0, |held| held.len() as u64)
     }
 
-    /// What has to end where a holder gets one more, and there may be `most`.
+    /// Which connection must end if a holder gets one more, with a maximum of `most`.
     fn giving_way(&self, newcomer: &Holder, most: usize) -> Result<Option<u64>, Full> {
         if self.all < most {
             return Ok(None);
         }
-        // By weight: `a` of one holder are more than `b` of another.
+        // By weight: whether `a` connections of one holder are more than `b` of another.
         let more = |a: u64, of: &Holder, b: u64, than: &Holder| {
             let (left, right) = (u128::from(a) * u128::from(than.weight), u128::from(b) * u128::from(of.weight));
             left.cmp(&right)
@@ -261,7 +260,7 @@ impl Guest {
         self.address
     }
 
-    /// He has shown who he is: from now on the connection is that user's. 429 where he has too many, or all have.
+    /// The peer authenticated: from now on the connection counts for that user. 429 if the user has too many, or all have.
     pub fn known(&self, user: &User) -> Result<(), Status> {
         if user.is_in("system:unauthenticated") {
             return Ok(());
@@ -273,12 +272,12 @@ impl Guest {
         Err(Status::too_many_requests("Too many connections are open, please try again later.", 1))
     }
 
-    /// Whose connection it is, once he has shown who he is.
+    /// The connection's user, after authentication.
     pub fn user(&self) -> Option<&User> {
         self.user.get()
     }
 
-    /// Cancelled when the connection has to end for another one.
+    /// Cancelled when the connection must end for another one.
     pub fn lost(&self) -> &CancellationToken {
         &self.end
     }

@@ -1,12 +1,12 @@
-//! CPU time by user: who has used much of it lately works in turns with others who have, and leaves a CPU to those who have not.
+//! CPU time by user: heavy users work in turns with each other, and leave a CPU to everybody else.
 //!
-//! What a request costs cannot be known from it: so what it has cost is measured, each time that its future is polled. A user who
-//! has used more than a little within the last second or so is polled only while he holds one of the turns, of which there is one
-//! less than there are CPUs; the next goes to whoever was served least. No turn is held between two polls, and what is measured
-//! within other work that is needs no turn of its own: it would wait for one as long as what is around it does.
+//! A request's cost cannot be known in advance, so it is measured each time its future is polled. A user who has used more than a
+//! little within the last second or so is polled only while holding one of the turns, one fewer than there are CPUs; the next
+//! goes to the user served least. No turn is held between two polls, and work nested within measured work needs none of its own: it
+//! would wait for one as long as the outer work holds it.
 //!
-//! Who is not known yet is counted by his site, and with all who are not known (see `flow`): for his handshakes, for finding out who
-//! he is, for what he asks.
+//! Unauthenticated clients count by their site, and with all other unauthenticated ones (see `flow`): for handshakes, for
+//! authentication, for their requests.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -23,30 +23,30 @@ use super::flow::{Flow, Step};
 use super::{Guest, InflightLimiter, Limits, Seat};
 use podwright_api::User;
 
-/// So much CPU time of the last second is little. (What was used counts half a second later.)
+/// How much CPU time within the last second is little. (Usage counts half a second later.)
 const LITTLE: Duration = Duration::from_millis(75);
-/// The same of all together who are not known.
+/// The same for all unauthenticated clients together.
 const LITTLE_OF_ALL: Duration = Duration::from_millis(500);
 const HALF: Duration = Duration::from_secs(1);
-/// So many times as long as a client's part of some work may all of it take, with the turns that it waits for.
+/// How many times its own time limit some work may take in total, including waiting for turns.
 pub(crate) const WITH_CPU_WAIT: u32 = 3;
-/// So many users are known by themselves; the others together, as long as these have used anything lately.
+/// How many users are tracked individually; the others are tracked together, as long as these have used anything lately.
 const USERS: usize = 10_000;
 
 tokio::task_local! {
-    /// Set for what is polled within somebody's work that is measured.
+    /// Set while polled within measured work.
     static MEASURED: ();
-    /// How long was worked meanwhile on other accounts, within work that is a connection's.
+    /// Time spent on other accounts within a connection's work.
     static WITHIN: Cell<Duration>;
 }
 
-/// Who has used how much, and the turns of those who have used much.
+/// The usage of users, and the turns of heavy ones.
 pub(crate) struct CpuScheduler {
     limiter: Arc<InflightLimiter>,
     users: Mutex<HashMap<Step, Arc<Used>>>,
 }
 
-/// What one user has used lately.
+/// The recent usage of one user.
 struct Used {
     little: Duration,
     lately: Mutex<(Instant, f64)>,
@@ -58,9 +58,9 @@ impl Used {
         Arc::new(Used { little, lately: Mutex::new((Instant::now(), 0.0)) })
     }
 
-    /// In seconds, with what is added.
+    /// In seconds, after adding `more`.
     fn add(&self, more: Duration) -> f64 {
-        // Numbers: a panic leaves them whole.
+        // Only numbers: consistent after a panic.
         let mut lately = self.lately.lock().unwrap_or_else(PoisonError::into_inner);
         let (at, used) = *lately;
         let now = Instant::now();
@@ -84,19 +84,19 @@ impl CpuScheduler {
         Arc::new(CpuScheduler { limiter: InflightLimiter::new(turns, limits), users: Mutex::default() })
     }
 
-    /// A user's work. What is within other such work is part of that. The superuser's and nodes' is not measured; what is another
-    /// user's within theirs is.
+    /// Measures a user's work. Nested work counts for the outer one. The superuser's and nodes' is not measured; other users' work
+    /// nested within theirs is.
     pub fn measured<F: Future>(self: &Arc<CpuScheduler>, user: &User, work: F) -> Measured<F> {
         Measured { share: self.share(user), work: Box::pin(work) }
     }
 
-    /// The work of somebody who is not known yet, by his address.
+    /// Measures the work of an unauthenticated client, by its address.
     pub fn measured_at<F: Future>(self: &Arc<CpuScheduler>, address: IpAddr, work: F) -> Measured<F> {
         Measured { share: self.share_at(address), work: Box::pin(work) }
     }
 
-    /// The work of whoever is at the other end of a connection: a user's, by what he has shown there before or his certificate.
-    /// Strangers hold up no one who is known.
+    /// Measures the work for a connection's peer: a user's, by earlier authentication or certificate. Unauthenticated work does not
+    /// hold up authenticated users.
     pub fn measured_of<F: Future>(
         self: &Arc<CpuScheduler>,
         guest: &Guest,
@@ -109,19 +109,19 @@ impl CpuScheduler {
         }
     }
 
-    /// A user's share, for what he does bit by bit.
+    /// A user's share, for incremental work.
     pub fn share(self: &Arc<CpuScheduler>, user: &User) -> Share {
         let exempt = user.is_in("system:masters") || user.is_in("system:nodes");
         self.share_of(user.into(), exempt)
     }
 
-    /// The same of somebody who is not known yet.
+    /// The same for an unauthenticated client.
     pub fn share_at(self: &Arc<CpuScheduler>, address: IpAddr) -> Share {
         self.share_of(address.into(), false)
     }
 
     fn share_of(self: &Arc<CpuScheduler>, flow: Flow, exempt: bool) -> Share {
-        // A site has used what was used in it. Within one it is the limiter that gives each his turn.
+        // A site's usage is the sum of what was used in it. The limiter alternates within a site.
         let counted = flow.steps().iter().take(if exempt { 0 } else { 2 });
         let used = counted.map(|step| self.used(step)).collect();
         Share { cpu: self.clone(), flow, used, waits: None, yielded: false }
@@ -143,19 +143,19 @@ impl CpuScheduler {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Step, Arc<Used>>> {
-        // Each change is whole at once: what a panic left behind is sound.
+        // Each change is atomic: the state stays consistent after a panic.
         self.users.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What one user does at one place, and his turns there.
+/// A user's work at one place, and its turns there.
 pub(crate) struct Share {
     cpu: Arc<CpuScheduler>,
     flow: Flow,
-    /// By whom it is counted; by nobody: it is not.
+    /// The accounts that it counts for; empty: not counted.
     used: Vec<Arc<Used>>,
     waits: Option<BoxFuture<'static, Seat>>,
-    /// It has let others go first once.
+    /// It has yielded once.
     yielded: bool,
 }
 
@@ -166,14 +166,14 @@ pub(crate) struct Measured<F> {
 }
 
 impl Share {
-    /// So much time was used.
+    /// Adds this much time.
     pub fn add(&self, time: Duration) {
         for used in &self.used {
             used.add(time);
         }
     }
 
-    /// Polls some work, with a turn where one is needed, and measures that; pending: until it is had, or as the work is.
+    /// Polls some work, with a turn if needed, and measures it; pending: until it gets a turn, or because the work is.
     pub fn poll<T>(&mut self, context: &mut Context<'_>, work: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
         if MEASURED.try_with(|()| ()).is_ok() {
             self.waits = None;
@@ -188,8 +188,9 @@ impl Share {
         polled
     }
 
-    /// The same of work that has others' work within it, which is on their accounts and waits for their turns: of this one is the
-    /// rest. `asked`: there is some, and nobody would come for it meanwhile; so the rest is measured alone, and waits for nothing.
+    /// The same for work that contains other users' work, which counts for their accounts and waits for their turns: only the rest
+    /// counts here. `asked`: there is some, and it would not be polled otherwise; so the rest is measured only, and waits for
+    /// nothing.
     pub fn poll_around<T>(
         &mut self,
         context: &mut Context<'_>,
@@ -217,13 +218,13 @@ impl Share {
         self.waits.is_some()
     }
 
-    /// A turn, where one is needed; pending: until it is had.
+    /// A turn, if needed; pending until it gets one.
     pub fn turn(&mut self, context: &mut Context<'_>) -> Poll<Option<Seat>> {
         if self.waits.is_none() {
             if !self.used.iter().any(|used| used.is_much()) {
                 return Poll::Ready(None);
             }
-            // Of much that is done one by one, as of a batch, each begins behind others.
+            // Each item of a sequence, such as a batch, starts behind others.
             if !std::mem::replace(&mut self.yielded, true) {
                 context.waker().wake_by_ref();
                 return Poll::Pending;
@@ -238,13 +239,13 @@ impl Share {
     }
 }
 
-/// What comes of some work, and how long it took, which is told to the connection that it is within.
+/// The result of some work, and its duration, which is also reported to the connection that it is part of.
 fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let before = WITHIN.try_with(Cell::get).unwrap_or_default();
     let begun = std::time::Instant::now();
     let done = work();
     let time = begun.elapsed();
-    // What was within this is part of it.
+    // Nested work is included.
     let _ = WITHIN.try_with(|within| within.set(before + time));
     (done, time)
 }
@@ -259,8 +260,8 @@ impl<F: Future> Future for Measured<F> {
 }
 
 impl<F: Future> Measured<F> {
-    /// The same where somebody else has so long for his part of it: what is waited for turns is not his time, as long as all of it
-    /// takes no more than three times that. `None`: it takes too long.
+    /// The same with a time limit for the caller's own part: waiting for turns does not count, as long as the total is at most
+    /// three times the limit. `None`: it took too long.
     pub async fn within(mut self, limit: Duration) -> Option<F::Output> {
         let begun = Instant::now();
         let (mut end, last) = (begun + limit, begun + limit * WITH_CPU_WAIT);

@@ -1,7 +1,8 @@
-//! Whom limits count: users by their names; those who are not known yet by where they come from, in one place after another.
+//! The accounts for limits: authenticated users by name, others by their network address, nested.
 //!
-//! Whoever has a network has as many addresses of IPv6 as he likes, and as many subnets: so all who are not known share what one
-//! user has, in it sites (/48) share alike, in a site its subnets (/64), and in a subnet its addresses. Of IPv4 an address is all.
+//! A network has any number of IPv6 addresses and subnets: so all unauthenticated clients together share what one user gets, among
+//! them sites (/48) share equally, within a site its subnets (/64), and within a subnet its addresses. An IPv4 address is a single
+//! level.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 
 use podwright_api::User;
 
-/// A user, or one of the places around somebody who is not known.
+/// A user, or one of the levels around an unauthenticated client.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Step {
     Named(String),
@@ -19,7 +20,7 @@ pub(crate) enum Step {
     Address(u128),
 }
 
-/// Whom something is counted for, and within what: the largest first.
+/// The account, and the levels that it is nested in: the outermost first.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Flow(Arc<[Step]>);
 
@@ -28,11 +29,11 @@ const fn first(bits: u32) -> u128 {
     u128::MAX << (128 - bits)
 }
 
-/// The bits that all IPv4 addresses have in common (`::ffff:0:0/96`).
+/// The common prefix of all IPv4 addresses (`::ffff:0:0/96`).
 const V4: u128 = 0xffff << 32;
 
 impl Step {
-    /// What it is in.
+    /// The enclosing level.
     pub fn within(&self) -> Option<Step> {
         match self {
             Step::Named(_) | Step::Unknown => None,
@@ -45,12 +46,12 @@ impl Step {
 }
 
 impl Flow {
-    /// From the largest to the one itself.
+    /// From the outermost to the account itself.
     pub fn steps(&self) -> &[Step] {
         &self.0
     }
 
-    /// The one itself. (There is always one.)
+    /// The account itself. (There is always one.)
     pub fn last(&self) -> &Step {
         &self.0[self.0.len() - 1]
     }
@@ -97,11 +98,11 @@ impl From<IpAddr> for Flow {
     }
 }
 
-/// What those who are not known hold, by numbers that rise: which of it has to go where there is too much.
+/// What unauthenticated clients hold, by increasing numbers: decides what must go if it is too much.
 #[derive(Default)]
 pub(crate) struct Crowd {
     within: HashMap<Step, BTreeSet<u64>>,
-    /// What there is in each place, by how much that holds.
+    /// The contents of each level, ordered by how much they hold.
     order: BTreeSet<(Step, usize, Step)>,
 }
 
@@ -132,7 +133,7 @@ impl Crowd {
         }
     }
 
-    /// How much there is in all.
+    /// How much there is in total.
     #[cfg(test)]
     pub fn count(&self) -> usize {
         self.held(&Step::Unknown)
@@ -142,15 +143,15 @@ impl Crowd {
         self.within.get(step).map_or(0, BTreeSet::len)
     }
 
-    /// Whatever in a place holds most.
+    /// The largest holder in a level.
     fn largest(&self, place: &Step) -> Option<(usize, &Step)> {
         let all =
             (place.clone(), 0, Step::Named(String::new()))..=(place.clone(), usize::MAX, Step::Address(u128::MAX));
         self.order.range(all).next_back().map(|(_, held, step)| (*held, step))
     }
 
-    /// What is held where one has to go for a newcomer: of sites the one that holds most, there of subnets, of addresses; where all
-    /// hold one, by all of them. And whether that is where he is himself: nobody holds more than he would.
+    /// What is held where one must go for a newcomer: in the site that holds most, there in its largest subnet and address; if all
+    /// hold one, in all of them. And whether that is the newcomer's own place: nobody holds more than it would.
     pub fn giving_way(&self, newcomer: &Flow) -> Option<(&BTreeSet<u64>, bool)> {
         let (mut place, mut is_own, mut depth) = (newcomer.steps().first()?, true, 0);
         while let Some((held, largest)) = self.largest(place) {
@@ -210,7 +211,7 @@ mod tests {
     #[test]
     fn whoever_holds_most_gives_way_by_site_then_subnet_then_address() {
         let (one, other) = ("10.0.0.1", "10.0.0.2");
-        // As many addresses as he likes, in as many subnets.
+        // Any number of addresses, in any number of subnets.
         let site = ["2001:db8:0:1::1", "2001:db8:0:2::1", "2001:db8:0:3::1"];
         assert_eq!(loser(&[one, site[0], site[1], site[2]], other), (1, false), "a site is no more than an address");
         assert_eq!(loser(&[one, site[0], site[1], site[2]], one), (1, false));

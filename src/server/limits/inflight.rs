@@ -1,11 +1,11 @@
-//! A limiter lets so many requests run at once, and is fair to the flows that they come in, as upstream's API Priority and
-//! Fairness is; a flow is a user, by `User::counted_as`, or where somebody comes from who is not known. A seat that becomes free
-//! goes to the flow that has the fewest, and of those to the one that has been served for the shortest time; where a flow is within
-//! others, first by these. One that was not there gets no credit for that, and one that comes back keeps its debts (start-time fair
-//! queueing). No flow takes the last quarter of the seats: whoever comes next need not wait for it.
+//! A limiter of concurrent requests that is fair between their flows, as upstream's API Priority and Fairness; a flow is a user, by
+//! `User::counted_as`, or an unauthenticated client's network address. A free seat goes to the flow with the fewest seats, and
+//! among those to the one that was served for the shortest time; nested flows compete level by level. A new flow gets no credit for
+//! its absence, and one that returns keeps its debts (start-time fair queueing). No flow takes the last quarter of the seats: a
+//! newcomer need not wait for it.
 //!
-//! Nobody is given a seat behind his back: he is called, and takes it when he is polled (see `calls`). Who does not come is passed
-//! over, for what he waits in may be polled late, or never.
+//! A seat is never assigned silently: the waiter is called, and takes it when polled (see `calls`). One that does not come is
+//! passed over, as its future may be polled late, or never.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -23,16 +23,16 @@ mod calls;
 
 use calls::Waiting;
 
-/// The highest share of a line's queue that all flows together may fill, in requests per running one.
+/// The most requests that all flows together may queue, per running one.
 const CROWDED: usize = 4;
 
-/// So many flows are looked through no sooner than when they are twice as many as were left the last time.
+/// All flows are scanned for obsolete ones only when their number reaches this minimum and has doubled since the last scan.
 const SWEPT: usize = 64;
 
-/// Lets so many requests run at once.
+/// Limits concurrent requests.
 pub(crate) struct InflightLimiter {
     seats: usize,
-    /// The most that one flow has of them.
+    /// The most seats of one flow.
     of_one: usize,
     queue: usize,
     wait: Duration,
@@ -41,49 +41,49 @@ pub(crate) struct InflightLimiter {
 
 #[derive(Default)]
 struct State {
-    /// Those who have a seat, and those who are called.
+    /// Those with a seat, and those that are called.
     running: usize,
-    /// Those who wait, in line or not; and how many of them did not come when they were called.
+    /// Those that wait, in the queue or not; and how many of them did not come when called.
     waiting: usize,
     late: usize,
     /// How long the flow that got the last seat had been served by then, in microseconds.
     clock: u64,
-    /// Counts who came to wait.
+    /// Numbers arrivals.
     arrivals: u64,
     flows: HashMap<Step, Served>,
-    /// Those who wait and are in nothing else, in the order in which seats go to them.
+    /// Outermost flows that wait, in the order in which they get seats.
     order: BTreeSet<(Rank, Step)>,
-    /// All who wait or are called, by their arrival; those in line who are not known; and the calls, by when each has an end.
+    /// All that wait or are called, by arrival; those of unauthenticated clients in the queue; and the calls, by deadline.
     tickets: HashMap<u64, Ticket>,
     unknown: Crowd,
     calls: BTreeSet<(Instant, u64)>,
-    /// Ends calls, as long as anybody is in line or called.
+    /// Expires calls, while anybody is queued or called.
     watch: Option<JoinHandle<()>>,
-    /// Whom to wake, and what to drop, as soon as nobody has the state: either may ask for it.
+    /// What to wake and to drop after the lock is released: either may need the lock.
     woken: Vec<Waker>,
     dropped: Vec<Waker>,
-    /// How many flows there were after all of them were looked through.
+    /// How many flows remained after the last scan.
     swept: usize,
     #[cfg(test)]
     looks: std::cell::Cell<usize>,
 }
 
-/// How many run, for how long it has been served, and who came before whom: who has least of that gets the next seat.
+/// The seats taken, the time served, and the arrival: the lowest gets the next seat.
 type Rank = (usize, u64, u64);
 
-/// A flow, or what flows are in.
+/// A flow, or an enclosing level.
 #[derive(Default)]
 struct Served {
     running: usize,
-    /// For how long it has been served; on the clock of what it is in.
+    /// For how long it has been served, on its enclosing level's clock.
     served: u64,
-    /// The clock of those in it.
+    /// The clock of the flows within.
     clock: u64,
-    /// How many wait in it, and which came when nobody did; its own tickets, by their arrival.
+    /// How many wait in it, and when the first came; its own tickets, by arrival.
     waits: usize,
     since: u64,
     waiting: BTreeSet<u64>,
-    /// How many in it wait, and did not come when they were called.
+    /// How many in it wait, and did not come when called.
     late: usize,
     /// How many flows are in it, and those of them that wait.
     parts: usize,
@@ -91,7 +91,7 @@ struct Served {
 }
 
 impl Served {
-    /// None: nobody waits.
+    /// `None`: nobody waits.
     fn rank(&self) -> Option<Rank> {
         (self.waits > 0).then_some((self.running, self.served, self.since))
     }
@@ -101,23 +101,23 @@ struct Ticket {
     flow: Flow,
     waker: Option<Waker>,
     place: QueueState,
-    /// How often it was called and did not come, or not before another who came.
+    /// How often it was called and did not come, or came after another.
     missed: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum QueueState {
     InLine,
-    /// Until then a seat is kept for it.
+    /// A seat is kept for it until then.
     Called(Instant),
-    /// It did not come. It is in line again once it is polled.
+    /// It did not come. It rejoins the queue when polled.
     Late,
 }
 
-/// The state, until those are woken who were called meanwhile.
+/// The lock; releasing it wakes those called meanwhile.
 struct Locked<'a>(Option<MutexGuard<'a, State>>);
 
-/// The right of one request to run; it ends when dropped.
+/// A request's permission to run, which ends when dropped.
 pub(crate) struct Seat {
     limiter: Arc<InflightLimiter>,
     flow: Flow,
@@ -130,12 +130,12 @@ impl InflightLimiter {
         Arc::new(InflightLimiter { seats, of_one, queue: limits.queue, wait: limits.wait, state: Mutex::default() })
     }
 
-    /// How many may run at once.
+    /// How many may run concurrently.
     pub fn seats(&self) -> usize {
         self.seats
     }
 
-    /// Waits for a seat; an error when too many wait already, or none becomes free in time.
+    /// Waits for a seat; an error if too many wait already, or none becomes free in time.
     pub async fn enter(self: &Arc<InflightLimiter>, flow: impl Into<Flow>) -> Result<Seat, Status> {
         let flow = &flow.into();
         let arrival = match self.ask(flow, true) {
@@ -163,7 +163,7 @@ impl InflightLimiter {
         tokio::time::timeout(self.wait, self.turn(flow)).await.map_err(|_| full())
     }
 
-    /// Takes a seat (`None`), or joins the queue. An error: that is full.
+    /// Takes a seat (`None`), or joins the queue; an error if that is full.
     fn ask(self: &Arc<InflightLimiter>, flow: &Flow, bounded: bool) -> Result<Option<u64>, ()> {
         let mut state = self.lock();
         let state = &mut *state;
@@ -190,7 +190,7 @@ impl InflightLimiter {
         Seat { limiter: self.clone(), flow: flow.clone(), since: Instant::now() }
     }
 
-    /// A flow's request has ended that had a seat for so long.
+    /// A flow's request ended after holding a seat for this long.
     fn leave(&self, flow: &Flow, taken: Duration) {
         let mut state = self.lock();
         state.end(flow, taken);
@@ -199,7 +199,7 @@ impl InflightLimiter {
     }
 
     fn lock(&self) -> Locked<'_> {
-        // Counters that a panic left behind are whole: each is changed in one step.
+        // Counters stay consistent across a panic: each is changed in one step.
         Locked(Some(self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())))
     }
 }
@@ -228,7 +228,7 @@ impl Drop for Locked<'_> {
 }
 
 impl State {
-    /// Somebody comes: who was not there gets no credit for it.
+    /// A flow arrives: it gets no credit for its absence.
     fn arrive(&mut self, flow: &Flow) {
         let mut clock = self.clock;
         for step in flow.steps() {
@@ -245,7 +245,7 @@ impl State {
         }
     }
 
-    /// Changes what there is of a flow, and with that its place among those that wait.
+    /// Changes a flow's entry, and with it its position among those that wait.
     fn change(&mut self, step: &Step, change: impl FnOnce(&mut Served)) {
         let Some(served) = self.flows.get_mut(step) else { return };
         let before = served.rank();
@@ -267,8 +267,8 @@ impl State {
         }
     }
 
-    /// Whether one more of a flow may run, maybe instead of another: neither it nor what it is in takes the last quarter of what there
-    /// is.
+    /// Whether a flow may take another seat, perhaps in place of another: neither it nor its enclosing levels take the last
+    /// quarter.
     fn may(&self, flow: &Flow, of_one: usize, instead: Option<&Flow>) -> bool {
         let mut most = of_one;
         flow.steps().iter().all(|step| {
@@ -279,7 +279,7 @@ impl State {
         })
     }
 
-    /// One more of its requests runs. It is served by that, if only for a moment.
+    /// Starts one of its requests. That counts as service, if only for a moment.
     fn begin(&mut self, flow: &Flow) {
         self.running += 1;
         for step in flow.steps() {
@@ -297,7 +297,7 @@ impl State {
         }
     }
 
-    /// One less of its requests runs, which did so for so long.
+    /// Ends one of its requests, which ran for this long.
     fn end(&mut self, flow: &Flow, taken: Duration) {
         self.running -= 1;
         let taken = u64::try_from(taken.as_micros()).unwrap_or(u64::MAX);
@@ -309,7 +309,7 @@ impl State {
         }
     }
 
-    /// A flow's ticket is in line.
+    /// Puts a flow's ticket into the queue.
     fn wait(&mut self, flow: &Flow, arrival: u64) {
         self.waiting += 1;
         for step in flow.steps() {
@@ -323,13 +323,13 @@ impl State {
         if flow.steps().len() > 1 {
             self.unknown.enter(flow, arrival);
         }
-        // He has arrived.
+        // It has arrived.
         if let Some(served) = self.flows.get_mut(flow.last()) {
             served.waiting.insert(arrival);
         }
     }
 
-    /// It is in line no more.
+    /// Takes it out of the queue.
     fn take(&mut self, flow: &Flow, arrival: u64) {
         if !self.flows.get_mut(flow.last()).is_some_and(|served| served.waiting.remove(&arrival)) {
             return;
@@ -343,7 +343,8 @@ impl State {
         }
     }
 
-    /// Whether one more of a flow may wait. Of those who are not known one of whoever has most gives way to who has fewer.
+    /// Whether a flow may queue another request. Among unauthenticated clients, one of the flow with the most makes room for a flow
+    /// with fewer.
     fn make_room(&mut self, flow: &Flow, queue: usize) -> bool {
         let of_first = flow.steps().first().and_then(|step| self.flows.get(step));
         let waits = of_first.map_or(0, |served| served.waits + served.late);
@@ -353,24 +354,24 @@ impl State {
         if flow.steps().len() == 1 {
             return false;
         }
-        // Who has waited longest waits on.
+        // The one that has waited longest stays.
         let Some((last, false)) = self.unknown.giving_way(flow).and_then(|(held, own)| Some((*held.last()?, own)))
         else {
             return false;
         };
         let Some(ticket) = self.tickets.remove(&last) else { return false };
         self.take(&ticket.flow, last);
-        // That it is gone tells him.
+        // Its missing ticket tells the waiter.
         self.woken.extend(ticket.waker);
         true
     }
 
-    /// Who gets the next seat: his flow, and his ticket of it.
+    /// The flow and ticket that get the next seat.
     fn next(&self, of_one: usize) -> Option<(Step, u64)> {
         self.first_of(&self.order, of_one)
     }
 
-    /// The first that may run, where one of these may have so many.
+    /// The first that may run, if each of these may have this many.
     fn first_of(&self, order: &BTreeSet<(Rank, Step)>, most: usize) -> Option<(Step, u64)> {
         // Those behind have as many.
         let mut may = order.iter().take_while(|((running, ..), _)| *running < most);
@@ -379,22 +380,22 @@ impl State {
             let served = self.flows.get(step)?;
             match served.waiting.first() {
                 Some(arrival) => Some((step.clone(), *arrival)),
-                // In it there may be none that may: then there are as many that run as make up for looking.
+                // None of those within may run: then enough run to be worth the search.
                 None => self.first_of(&served.order, (most - most / 4).max(1)),
             }
         })
     }
 
-    /// Forgets a flow that is not there and owes nothing; once nobody is there, all.
+    /// Forgets an idle flow without debts; once all are idle, all of them.
     fn forget(&mut self, flow: &Flow) {
         if self.running + self.waiting == 0 {
-            // Nobody waits: nothing has an order.
+            // Nobody waits: the order is empty.
             self.flows.clear();
             (self.clock, self.swept) = (0, 0);
             return;
         }
         for step in flow.steps().iter().rev() {
-            // What others are in that may owe something stays until all are looked through.
+            // An enclosing level with possible debts stays until the next scan.
             if self.flows.get(step).is_none_or(|served| served.parts > 0) || !self.goes(step) {
                 break;
             }
@@ -407,7 +408,7 @@ impl State {
         }
     }
 
-    /// With what it is in goes what is in it: nobody is there.
+    /// An idle level can go with everything in it.
     fn goes(&self, step: &Step) -> bool {
         self.look();
         let owes_nothing = |step: &Step, served: &Served| {
@@ -425,7 +426,7 @@ impl State {
         }
     }
 
-    /// Tests count at how many flows it looks.
+    /// Tests count the flows that are looked at.
     fn look(&self) {
         #[cfg(test)]
         self.looks.set(self.looks.get() + 1);
@@ -440,7 +441,7 @@ impl State {
 }
 
 impl Seat {
-    /// Where it is one.
+    /// The limiter, if it is one.
     pub fn limiter(&self) -> &Arc<InflightLimiter> {
         &self.limiter
     }

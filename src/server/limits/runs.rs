@@ -1,13 +1,13 @@
-//! The task of a connection, on the account of whoever is at its other end.
+//! The task of a connection, on the account of its peer.
 //!
-//! Many frames of HTTP/2 ask for nothing (PING, SETTINGS, WINDOW_UPDATE, RST_STREAM), and are work all the same. So the task is
-//! polled with the turn of its user, or of its address while he is not known, and reads no more than a piece at once. Its requests
-//! are tasks of their own.
+//! Many HTTP/2 frames request nothing (PING, SETTINGS, WINDOW_UPDATE, RST_STREAM), and still cause work. So the task is polled with
+//! a turn of its user, or of its address before authentication, and reads at most a piece at a time. Its requests are separate
+//! tasks.
 //!
-//! One of HTTP/1 has its requests within it, and they are on their users' accounts. The rest is the connection's: records of TLS,
-//! those that carry nothing too, heads, and writing answers. It waits for turns while nothing is asked: a request, which may be
-//! another's, waits for its own alone. (A head has an end, and what is read behind one waits in a buffer until its request is
-//! answered: it needs no pieces.)
+//! An HTTP/1 task contains its requests, which are on their users' accounts. The rest is the connection's: TLS records, including
+//! empty ones, heads, and writing responses. It waits for turns while no request is in progress: a request, possibly another
+//! user's, waits for its own turn only. (A head is bounded, and what follows it waits in a buffer until its request is answered: so
+//! pieces are not needed.)
 
 use std::io;
 use std::pin::Pin;
@@ -21,15 +21,15 @@ use tokio::time::Instant;
 
 use super::{CpuScheduler, Guest, Share};
 
-/// What is read in one run.
+/// How much is read per run.
 const PIECE: u64 = 32 << 10;
 
-/// A stream of which little is read at once. (Its bound is set anew for each reading.)
+/// A stream that is read in small amounts. (The limit is set before each run.)
 pub(crate) struct Paced<S> {
     stream: Take<S>,
-    /// What may be read until the run ends; none: anything.
+    /// What may be read until the run ends; `None`: no limit.
     left: Option<Arc<AtomicU64>>,
-    /// The other side has yet to take something of what was written.
+    /// The peer has not received all written data yet.
     unsent: Arc<AtomicBool>,
 }
 
@@ -39,28 +39,28 @@ pub(crate) struct Runs {
     guest: Guest,
     share: Share,
     is_known: bool,
-    /// It has its requests within it.
+    /// It contains its requests.
     around: bool,
-    /// Each request within it has one more.
+    /// Cloned for each request within.
     asked: Arc<()>,
     left: Arc<AtomicU64>,
     unsent: Arc<AtomicBool>,
     waited: Waited,
 }
 
-/// How long a task has waited for turns: before now, and since when it does.
+/// How long a task has waited for turns: in the past, and since when it does now.
 #[derive(Clone, Default)]
 pub(crate) struct Waited(Arc<Mutex<(Duration, Option<Instant>)>>);
 
-/// Tells runs that have requests within them of each.
+/// Notifies runs of the requests that they contain.
 #[derive(Clone)]
 pub(crate) struct Requests(Weak<()>);
 
-/// A request is there, or its answer.
+/// A request is in progress, or its response.
 pub(crate) struct Asked(#[expect(dead_code, reason = "it counts")] Arc<()>);
 
 impl Runs {
-    /// Those of a task whose requests are tasks of their own.
+    /// For a task whose requests are separate tasks.
     pub fn apart(cpu: &Arc<CpuScheduler>, guest: &Guest) -> Runs {
         let share = cpu.share_at(guest.address());
         let (cpu, guest, asked) = (cpu.clone(), guest.clone(), Arc::default());
@@ -68,17 +68,17 @@ impl Runs {
         Runs { cpu, guest, share, is_known: false, around: false, asked, left, unsent, waited }
     }
 
-    /// Those of a task that has its requests within it.
+    /// For a task that contains its requests.
     pub fn around(cpu: &Arc<CpuScheduler>, guest: &Guest) -> Runs {
         Runs { around: true, ..Runs::apart(cpu, guest) }
     }
 
-    /// Whom to tell of requests.
+    /// The handle to report requests with.
     pub fn requests(&self) -> Requests {
         Requests(if self.around { Arc::downgrade(&self.asked) } else { Weak::new() })
     }
 
-    /// Polls the task that has the stream.
+    /// Polls the task that owns the stream.
     pub fn poll<F: Future>(&mut self, task: Pin<&mut F>, cx: &mut Context<'_>) -> Poll<F::Output> {
         if !self.is_known
             && let Some(user) = self.guest.user()
@@ -86,7 +86,7 @@ impl Runs {
             (self.share, self.is_known) = (self.cpu.share(user), true);
         }
         let polled = if self.around {
-            // An answer is somebody's until it is sent.
+            // A response counts for its user until it is sent.
             let asked = Arc::strong_count(&self.asked) > 1 || self.unsent.load(Ordering::Relaxed);
             self.share.poll_around(cx, asked, |cx| task.poll(cx))
         } else {
@@ -112,7 +112,7 @@ impl Waited {
         before + since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
-    /// Whether it does now.
+    /// Records whether it waits now.
     pub fn note(&self, waits: bool) {
         // Both are set without a panic between them.
         let mut waited = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -126,14 +126,14 @@ impl Waited {
 }
 
 impl Requests {
-    /// One has begun. (Nothing: it is not within.)
+    /// A request starts. (`None`: it is not within.)
     pub fn begun(&self) -> Option<Asked> {
         self.0.upgrade().map(Asked)
     }
 }
 
 impl<S: AsyncRead> Paced<S> {
-    /// A stream that a task has which is polled by these; anything may be read by one that has its requests within it.
+    /// A stream owned by a task with these runs; unlimited if the task contains its requests.
     pub fn new(stream: S, runs: Option<&Runs>) -> Paced<S> {
         let left = runs.filter(|runs| !runs.around).map(|runs| runs.left.clone());
         let unsent = runs.map(|runs| runs.unsent.clone()).unwrap_or_default();
@@ -154,7 +154,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
         let Some(left) = left else { return Pin::new(stream.get_mut()).poll_read(cx, buf) };
         let may = left.load(Ordering::Relaxed);
         if may == 0 {
-            // In its next run.
+            // Continues in the next run.
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
@@ -230,7 +230,7 @@ mod tests {
                     std::thread::sleep(Duration::from_millis(8));
                 }
             });
-            // Once it is much, others go first.
+            // After many bytes, others go first.
             let before = read.get();
             while runs.poll(all.as_mut(), &mut context).is_pending() && read.get() == before {}
             assert_eq!(read.get(), run * PIECE);
@@ -265,7 +265,7 @@ mod tests {
         guest.known(&ann).unwrap();
         run(&mut runs, 200, 0).await;
         assert!(has_used_much(cpu.share(&ann)), "since he is known it is his");
-        // What is spoken on it may change hands: what is read then is read by nobody's runs.
+        // The connection may be upgraded: then reads belong to no run.
         let (mut client, server) = tokio::io::duplex(1 << 20);
         client.write_all(&[0; 1 << 20]).await.unwrap();
         let mut all = vec![0; 1 << 20];

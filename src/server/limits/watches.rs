@@ -1,4 +1,4 @@
-//! Counts watches, and what they look at, in all and by their users.
+//! Counts watches and their selector requirements, in total and by user.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use super::{Limits, NODE, full};
 use podwright_api::{Status, User};
 
-/// The watches that are open.
+/// The open watches.
 pub(crate) struct WatchLimiter {
     most: usize,
     most_of_one: usize,
@@ -21,10 +21,10 @@ struct Watching {
     users: HashMap<String, (usize, usize)>,
 }
 
-/// The right of a watch to be open; it ends when dropped.
+/// A watch's permission to be open, which ends when dropped.
 pub(crate) struct Watched {
     watches: Arc<WatchLimiter>,
-    /// `None`: it is not counted.
+    /// `None`: not counted.
     user: Option<String>,
     requirements: usize,
 }
@@ -35,7 +35,7 @@ impl WatchLimiter {
         Arc::new(WatchLimiter { most, most_of_one, watched_of_one, state: Mutex::default() })
     }
 
-    /// Lets a watch with so many requirements be opened, or refuses it. The superuser's are not counted.
+    /// Admits a watch with this many requirements, or refuses it. The superuser's are not counted.
     pub fn enter(self: &Arc<WatchLimiter>, user: &User, requirements: usize) -> Result<Watched, Status> {
         let watches = self.clone();
         if user.is_in("system:masters") {
@@ -54,7 +54,7 @@ impl WatchLimiter {
     }
 
     fn lock(&self) -> MutexGuard<'_, Watching> {
-        // Counters that a panic left behind are whole: nothing between their changes panics.
+        // Counters stay consistent: nothing between their changes panics.
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

@@ -1,4 +1,4 @@
-//! The Unix socket: who may connect by it, and its name in the file system.
+//! The Unix socket: who may connect, and its path in the file system.
 
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -8,21 +8,22 @@ use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Interval, MissedTickBehavior};
 
-/// How often it is looked whether the Unix socket still has its name.
+/// How often the path of the Unix socket is checked.
 const GLANCE: Duration = Duration::from_secs(2);
 
-/// The Unix socket, whose name in the file system is made anew where somebody has taken it away.
+/// The Unix socket, which is bound again if somebody removed its path.
 pub struct Socket {
     path: PathBuf,
     listener: UnixListener,
-    /// Who had connected to a former listener, and was not accepted yet.
+    /// Connections to a former listener that were not accepted yet.
     waiting: Vec<UnixStream>,
-    /// Device and inode of the name.
+    /// The device and inode of the path.
     name: (u64, u64),
     glance: Interval,
 }
 
-/// Makes the socket, for its owner alone. One that a dead server left behind is replaced. Must be called inside a tokio runtime.
+/// Binds the socket, accessible to its owner only. One left behind by a dead server is replaced. Must be called inside a tokio
+/// runtime.
 pub fn bind(path: &Path) -> io::Result<Socket> {
     let listener = listen(path)?;
     let mut glance = tokio::time::interval(GLANCE);
@@ -55,7 +56,7 @@ impl Socket {
     }
 }
 
-/// Who waits at a listener that is given up.
+/// The pending connections of a listener that is replaced.
 fn pending(listener: UnixListener) -> io::Result<Vec<UnixStream>> {
     let listener = listener.into_std()?;
     std::iter::from_fn(|| listener.accept().ok())
@@ -80,7 +81,7 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
         _ => {}
     }
     let listener = UnixListener::bind(path)?;
-    // A confined server changes no modes, and makes files that are its own alone.
+    // A confined server cannot change modes, but creates files for its owner only.
     if std::fs::metadata(path)?.mode() & 0o077 != 0 {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
     }

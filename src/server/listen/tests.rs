@@ -1,4 +1,4 @@
-//! Connections on streams that are made up.
+//! Connections on simulated streams.
 
 use std::task::Waker;
 
@@ -9,7 +9,7 @@ use crate::Config;
 use podwright_api::Env;
 use podwright_store::Memory;
 
-/// A stream that takes a while to read, as TLS may.
+/// A stream whose reads take CPU time, as with TLS.
 struct Dear<S>(S);
 
 impl<S: AsyncRead + Unpin> AsyncRead for Dear<S> {
@@ -31,7 +31,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Dear<S> {
     }
 }
 
-/// Open as long as the handle is there.
+/// Open as long as the handle exists.
 async fn context() -> (Arc<ConnectionContext>, jsonrpsee::server::ServerHandle) {
     let server = Server::open(Arc::new(Memory::new()), Env::system(), Config::default()).await.unwrap();
     let (stop, handle) = stop_channel();
@@ -55,7 +55,7 @@ async fn what_is_no_request_is_on_the_account_of_where_it_comes_from() {
         let serving = tokio::spawn(serving);
         let cpu = context.server.limiters.cpu.clone();
         let used_much = || cpu.share_at(address).turn(&mut Context::from_waker(Waker::noop())).is_pending();
-        // It comes bit by bit.
+        // It arrives bit by bit.
         for byte in beginning.chunks(1) {
             client.write_all(byte).await.unwrap();
             tokio::time::sleep(Duration::from_millis(1)).await;

@@ -1,5 +1,5 @@
-//! What this server shows to extension API servers: the certificate of a front proxy, by which they know that it says truly who
-//! asks. Its CA is one of its own: who has a certificate of the cluster's CA is a user, and no proxy.
+//! The front proxy certificate that this server presents to extension API servers, by which they trust its user headers. It has a
+//! CA of its own: the cluster CA's certificates identify users, not proxies.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -12,10 +12,10 @@ use rustls::sign::CertifiedKey;
 use super::sign::{authority, signed, subject};
 use super::{Names, Pair};
 
-/// The name in the certificate, which extension servers ask for.
+/// The certificate's common name, which extension servers check.
 pub const NAME: &str = "front-proxy-client";
 
-/// The CA's certificate, and the client's as it is now. Cheap to clone.
+/// The CA's certificate, and the current client certificate. Cheap to clone.
 #[derive(Clone)]
 pub struct FrontProxy {
     authority: Arc<str>,
@@ -34,7 +34,7 @@ impl FrontProxy {
         Ok(FrontProxy { authority: ca.certificate.as_str().into(), client })
     }
 
-    /// One of a CA of its own, kept nowhere.
+    /// With a temporary CA that is not stored.
     pub fn generate(now: Timestamp) -> anyhow::Result<FrontProxy> {
         let ca = authority("podwright-front-proxy-ca", now)?;
         FrontProxy::new(&ca, &client(&ca, now)?)
@@ -45,7 +45,7 @@ impl FrontProxy {
         &self.authority
     }
 
-    /// What connections show; those that begin later show what is the newest then.
+    /// The client certificate for connections; new ones use the newest.
     pub(crate) fn certificate(&self) -> Arc<dyn ResolvesClientCert> {
         self.client.clone()
     }

@@ -1,4 +1,4 @@
-//! What the CAs sign for the cluster itself: a table, and when a certificate that lies in the folder is as good as a new one.
+//! The certificates that the CAs sign for the cluster itself: a table, and when a stored one is still good.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -15,13 +15,13 @@ use super::roots::{CLUSTER, FRONT_PROXY, Root};
 use super::sign::{belongs, signed, subject};
 use super::{Names, Pair, RENEW_WITHIN, make, write_private};
 
-/// A certificate: the name of its files, who signs it, whose it is.
+/// A certificate: its file name, its issuer, its subject.
 pub(super) struct Issue {
     pub file: &'static str,
     pub root: &'static Root,
     user: &'static str,
     groups: &'static [&'static str],
-    /// Whether the certificate has the server's names.
+    /// Whether it contains the server's names.
     named: bool,
     purpose: ExtendedKeyUsagePurpose,
 }
@@ -57,7 +57,7 @@ pub(super) static ISSUED: [Issue; 3] = [
     },
 ];
 
-/// The files of all that a CA has signed.
+/// The files of all certificates that a CA has signed.
 pub(super) fn files_of(root: &Root) -> Vec<String> {
     ISSUED.iter().filter(|issue| issue.root.file == root.file).flat_map(Issue::files).collect()
 }
@@ -75,7 +75,7 @@ impl Issue {
         is_good(pair, now, self.names(names, &Names::default())) && is_signed_by(pair, ca)
     }
 
-    /// The pair that lies in the folder if it is good, or a new one.
+    /// The stored pair if it is good, or a new one.
     pub fn kept(&self, folder: &Path, names: &Names, ca: &Pair, now: Timestamp) -> anyhow::Result<Pair> {
         let [certificate, key] = self.files().map(|file| std::fs::read_to_string(folder.join(file)));
         if let (Ok(certificate), Ok(key)) = (certificate, key) {
@@ -101,7 +101,7 @@ impl Issue {
     }
 }
 
-/// Whether the key is the certificate's, it has begun and does not end soon, and has all these names.
+/// Whether the key matches the certificate, which is valid, does not expire soon, and has all these names.
 fn is_good(pair: &Pair, now: Timestamp, names: &Names) -> bool {
     let check = || {
         let der = CertificateDer::from_pem_slice(pair.certificate.as_bytes()).ok()?;
@@ -125,7 +125,7 @@ fn has_names(certificate: &X509Certificate<'_>, names: &Names) -> bool {
     names.hosts.iter().all(has_host) && names.addresses.iter().all(has_address)
 }
 
-/// Each CA has a name of its own, so the issuer's name tells.
+/// Each CA has a name of its own, so comparing the issuer is enough.
 fn is_signed_by(pair: &Pair, ca: &Pair) -> bool {
     let check = || {
         let der = CertificateDer::from_pem_slice(pair.certificate.as_bytes()).ok()?;

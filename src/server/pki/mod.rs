@@ -1,11 +1,10 @@
-//! The cluster's own certificates: a CA, the server's certificate, the administrator's; a front proxy's CA and certificate, for
-//! extension API servers; made here, kept in a folder.
+//! The cluster's own certificates: a CA, with the server's and the administrator's certificates; and a front proxy's CA and
+//! certificate, for extension API servers; created here and stored in a directory.
 //!
-//! A certificate that ends within a month, has not begun (the clock was wrong when it was made), or no longer names all that the
-//! server is called, is made anew: at the start, and while the server runs ([`Pki::renew`]), which goes on answering with whatever
-//! is the newest, and writes its files again where somebody else has changed them ([`Pki::mend`]). A CA is not made anew: every node
-//! and administrator trusts it, so one that is damaged or missing, or that has ended or not begun by a clock that may be wrong, is
-//! refused.
+//! A certificate is renewed when it expires within a month, is not valid yet (the clock was wrong when it was created), or lacks
+//! one of the server's names: at start-up, and while the server runs ([`Pki::renew`]), which always serves the newest, and restores
+//! its files if somebody else has changed them ([`Pki::mend`]). A CA is never renewed, as every node and administrator trusts it:
+//! one that is damaged, missing, expired or not valid yet, perhaps by a wrong clock, is refused.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -38,7 +37,7 @@ pub use sign::{Authority, belongs};
 
 const RENEW_WITHIN: SignedDuration = SignedDuration::from_hours(30 * 24);
 
-/// What the server is called: in its certificate, and by its clients.
+/// The server's names: in its certificate, and for its clients.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
     pub hosts: Vec<String>,
@@ -46,7 +45,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// What every server is called, with its own addresses and the `kubernetes` Service's.
+    /// The standard names, its own addresses, and the `kubernetes` Service's.
     pub fn new(domain: &str, service: Option<IpAddr>, own: impl IntoIterator<Item = IpAddr>) -> Names {
         let service_names = ["kubernetes", "kubernetes.default", "kubernetes.default.svc"].map(str::to_owned);
         let mut hosts = vec!["localhost".to_owned()];
@@ -68,7 +67,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// As rustls wants it.
+    /// In rustls' form.
     pub fn certified(&self) -> anyhow::Result<Arc<CertifiedKey>> {
         let chain = vec![CertificateDer::from_pem_slice(self.certificate.as_bytes())?];
         let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes())?;
@@ -76,7 +75,7 @@ impl Pair {
         Ok(Arc::new(CertifiedKey::new(chain, key)))
     }
 
-    /// When the certificate begins and ends.
+    /// The certificate's validity period.
     pub fn validity(&self) -> anyhow::Result<(Timestamp, Timestamp)> {
         let der = CertificateDer::from_pem_slice(self.certificate.as_bytes())?;
         let (_, certificate) = X509Certificate::from_der(&der)?;
@@ -102,7 +101,7 @@ struct Roots {
 }
 
 impl Roots {
-    /// The one that signs a row of the table.
+    /// The issuer of a row of the table.
     fn of(&self, issue: &Issue) -> &Pair {
         if issue.root.file == FRONT_PROXY.file { &self.front_proxy } else { &self.cluster }
     }
@@ -113,7 +112,7 @@ impl Roots {
     }
 }
 
-/// The certificate that handshakes are answered with.
+/// The certificate for TLS handshakes.
 #[derive(Debug)]
 struct Serving(RwLock<Arc<CertifiedKey>>);
 
@@ -123,26 +122,26 @@ impl ResolvesServerCert for Serving {
     }
 }
 
-/// What a look at the certificates has changed.
+/// What a renewal has changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Renewed {
     pub serving: bool,
-    /// Then the kubeconfig is another.
+    /// Then the kubeconfig changes, too.
     pub admin: bool,
     pub front_proxy: bool,
 }
 
 impl Pki {
-    /// Reads the certificates from a folder, and makes what is missing, or due: for a cluster that may be new.
+    /// Reads the certificates from a directory, and creates what is missing or due: for a cluster that may be new.
     pub fn open(folder: &Path, names: &Names, now: Timestamp) -> anyhow::Result<Pki> {
         Pki::open_of(folder, names, now, false)
     }
 
-    /// The same. `in_use`: there is a cluster already, so there has been a CA.
+    /// The same. `in_use`: the cluster exists already, so its CA must exist.
     pub fn open_of(folder: &Path, names: &Names, now: Timestamp, in_use: bool) -> anyhow::Result<Pki> {
         make(folder)?;
         let cluster = CLUSTER.open(folder, &files_of(&CLUSTER), now, in_use)?;
-        // A cluster that an earlier release has made has none.
+        // Clusters of earlier releases have none.
         let front_proxy = FRONT_PROXY.open(folder, &files_of(&FRONT_PROXY), now, false)?;
         let roots = Roots { cluster, front_proxy };
         let [serving, admin, proxy] = ISSUED.each_ref().map(|issue| issue.kept(folder, names, roots.of(issue), now));
@@ -153,7 +152,7 @@ impl Pki {
         Ok(Pki { folder, names, roots, issued, serving, front_proxy })
     }
 
-    /// Makes anew what is due. Connections that begin from now on see it; those that are open go on.
+    /// Renews what is due. New connections use it; open ones continue.
     pub fn renew(&self, now: Timestamp) -> anyhow::Result<Renewed> {
         let mut held = self.issued();
         self.roots.check_life(now)?;
@@ -178,7 +177,8 @@ impl Pki {
         Ok(Renewed { serving, admin, front_proxy })
     }
 
-    /// Writes those files again that somebody else has damaged or removed: which. With them goes what every node trusts.
+    /// Restores files that somebody else has damaged or removed, and returns their names. Losing them would lose what every node
+    /// trusts.
     pub fn mend(&self) -> anyhow::Result<Vec<String>> {
         let held = self.issued();
         let mut mended = Vec::new();
@@ -208,17 +208,17 @@ impl Pki {
         &self.roots.cluster.certificate
     }
 
-    /// What the server shows to extension API servers.
+    /// The client certificate for extension API servers.
     pub fn front_proxy(&self) -> FrontProxy {
         self.front_proxy.clone()
     }
 
-    /// What signs certificates that others ask for.
+    /// Signs the certificates that others request.
     pub fn signer(&self) -> Authority {
         Authority(self.roots.cluster.clone())
     }
 
-    /// How the server speaks TLS: its certificate, and client certificates of the same CA, which nobody has to show.
+    /// The server's TLS configuration: its certificate, and optional client certificates of the same CA.
     pub fn server_config(&self) -> anyhow::Result<Arc<rustls::ServerConfig>> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut roots = RootCertStore::empty();
@@ -260,19 +260,19 @@ pub fn user_of(certificate: &CertificateDer<'_>) -> Option<User> {
     (!name.is_empty()).then(|| User::new(name, groups))
 }
 
-/// When a certificate ends.
+/// When a certificate expires.
 pub fn end_of(certificate: &CertificateDer<'_>) -> Option<Timestamp> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     Timestamp::from_second(certificate.validity().not_after.timestamp()).ok()
 }
 
-/// Writes a file that its owner alone may read, all or nothing; it is on the disk when this returns.
+/// Writes a file that only its owner may read, atomically and durably.
 pub fn write_private(path: &Path, text: &str) -> anyhow::Result<()> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".new");
     let temporary = PathBuf::from(temporary);
     let write = || {
-        // One that an interrupted writer has left may be of any mode.
+        // One left by an interrupted writer may have any mode.
         match std::fs::remove_file(&temporary) {
             Err(why) if why.kind() != std::io::ErrorKind::NotFound => return Err(why),
             _ => {}
@@ -286,7 +286,7 @@ pub fn write_private(path: &Path, text: &str) -> anyhow::Result<()> {
     write().with_context(|| format!("writing {}", path.display()))
 }
 
-/// Gives a file that [`write_private`] has written its name, in place of whatever has it; it is on the disk when this returns.
+/// Renames a file written by [`write_private`], replacing the target; durable when this returns.
 pub fn put_in_place(from: &Path, to: &Path) -> anyhow::Result<()> {
     let put = || {
         std::fs::rename(from, to)?;

@@ -1,4 +1,4 @@
-//! The CAs: which there are, and how each is found in the folder, made once, and refused when it cannot be used.
+//! The CAs: how each is found in the directory, created once, and refused when unusable.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::sign::{authority, belongs};
 use super::{Pair, RENEW_WITHIN, write_private};
 
-/// A CA: the name of its files, its own name, and what whoever has lost it is told.
+/// A CA: its file name, its own name, and the advice if it is lost.
 pub(super) struct Root {
     pub file: &'static str,
     subject: &'static str,
@@ -34,8 +34,8 @@ pub(super) const FRONT_PROXY: Root = Root {
 };
 
 impl Root {
-    /// The CA that lies in the folder; a new one where there has never been any. `in_use`: there must have been one, as there must
-    /// where it has signed one of these `files`.
+    /// The CA in the directory, or a new one if there has never been any. `in_use`: there must have been one; the same if it has
+    /// signed one of these `files`.
     pub fn open(&self, folder: &Path, files: &[String], now: Timestamp, in_use: bool) -> anyhow::Result<Pair> {
         let read = |name: &str| match std::fs::read_to_string(folder.join(name)) {
             Err(why) if why.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -78,7 +78,7 @@ impl Root {
         Ok(pair)
     }
 
-    /// Errors: by this clock the CA has ended, or has not begun.
+    /// Errors if, by this clock, the CA has expired or is not valid yet.
     pub fn check_life(&self, pair: &Pair, now: Timestamp) -> anyhow::Result<()> {
         let (begins, ends) = pair.validity()?;
         let clock = format!("if the clock is right, which says {now}. If not, set the clock");
@@ -87,8 +87,8 @@ impl Root {
         Ok(())
     }
 
-    /// Lies in the folder while the CA is being made: so a first start that was interrupted is told from a CA that is lost. Whoever
-    /// wants another CA puts it there.
+    /// Exists while the CA is being created: this tells an interrupted first start from a lost CA. An administrator creates it to
+    /// get a new CA.
     fn making(&self) -> String {
         format!("{}.new", self.file)
     }

@@ -1,4 +1,4 @@
-//! What the CA signs: the cluster's own certificates, and those that others ask for.
+//! What the CAs sign: the cluster's own certificates, and requested ones.
 
 use std::time::Duration;
 
@@ -17,15 +17,15 @@ use super::{Names, Pair};
 
 const CA_LIFE: SignedDuration = SignedDuration::from_hours(10 * 365 * 24);
 const LIFE: SignedDuration = SignedDuration::from_hours(365 * 24);
-/// Clocks of other machines may be behind.
+/// Other machines' clocks may be behind.
 const BACKDATED: SignedDuration = SignedDuration::from_mins(5);
 
-/// The cluster's CA, for the requests that it signs.
+/// The cluster's CA, for signing requests.
 #[derive(Clone)]
 pub struct Authority(pub(super) Pair);
 
 impl Authority {
-    /// A CA of its own, kept nowhere.
+    /// A temporary CA that is not stored.
     pub fn generate(now: Timestamp) -> anyhow::Result<Authority> {
         authority("podwright-ca", now).map(Authority)
     }
@@ -35,8 +35,8 @@ impl Authority {
         &self.0.certificate
     }
 
-    /// The certificate for a request, both in PEM: with its subject and alternative names, for these usages, for so many
-    /// seconds, but not longer than the CA itself lasts.
+    /// The certificate for a request, both in PEM: with its subject and alternative names, for these usages, for this many seconds,
+    /// at most until the CA expires.
     pub fn sign(&self, request: &str, usages: &[String], seconds: i64, now: Timestamp) -> anyhow::Result<String> {
         let ca = CertificateDer::from_pem_slice(self.0.certificate.as_bytes())?;
         let (_, ca) = X509Certificate::from_der(&ca).context("the CA")?;
@@ -65,7 +65,7 @@ impl std::fmt::Debug for Authority {
     }
 }
 
-/// The usages of a CertificateSigningRequest as X.509 has them.
+/// Converts a CertificateSigningRequest's usages to X.509's.
 fn purposes(usages: &[String]) -> anyhow::Result<(Vec<KeyUsagePurpose>, Vec<ExtendedKeyUsagePurpose>)> {
     let (mut key, mut extended) = (Vec::new(), Vec::new());
     for usage in usages {
@@ -85,7 +85,7 @@ fn purposes(usages: &[String]) -> anyhow::Result<(Vec<KeyUsagePurpose>, Vec<Exte
 
 pub(super) fn subject(name: &str, groups: &[&str]) -> DistinguishedName {
     let mut subject = DistinguishedName::new();
-    // One organization is all that it takes in; more would replace each other.
+    // The library accepts a single organization; further ones would replace it.
     if let Some(group) = groups.first() {
         subject.push(DnType::OrganizationName, *group);
     }
@@ -103,10 +103,10 @@ fn validity(params: &mut CertificateParams, now: Timestamp, life: SignedDuration
     Ok(())
 }
 
-/// A CA that has signed itself.
+/// A self-signed CA.
 pub(super) fn authority(name: &str, now: Timestamp) -> anyhow::Result<Pair> {
     let mut params = CertificateParams::default();
-    // The name tells one cluster's CA from another's in a client's error.
+    // The name distinguishes clusters' CAs in clients' error messages.
     params.distinguished_name = subject(&format!("{name}@{}", now.as_second()), &[]);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
@@ -140,7 +140,7 @@ pub(super) fn signed(
     Ok(Pair { certificate: certificate.pem(), key: key.serialize_pem() })
 }
 
-/// Whether both can be read, and the key is the certificate's.
+/// Whether both can be parsed, and the key matches the certificate.
 pub fn belongs(pair: &Pair) -> bool {
     let check = || {
         let der = CertificateDer::from_pem_slice(pair.certificate.as_bytes()).ok()?;

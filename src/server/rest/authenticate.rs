@@ -1,4 +1,4 @@
-//! Who asks: a row of authenticators, the first that recognizes a credential decides.
+//! Authentication: a list of authenticators, of which the first that recognizes a credential decides.
 
 use std::borrow::Cow;
 
@@ -10,18 +10,18 @@ use crate::metrics::METRICS;
 use crate::{Impersonation, Server};
 use podwright_api::{Status, User};
 
-/// What the connection itself says of who is at its other end.
+/// What the connection itself says about its peer.
 #[derive(Clone, Debug, Default)]
 pub struct Peer {
     /// Root on the Unix socket.
     pub root: bool,
     /// The verified client certificate's subject.
     pub certificate: Option<User>,
-    /// When that certificate ends. A connection may last longer, and so may a TLS session that is resumed.
+    /// When that certificate expires. A connection, or a resumed TLS session, may last longer.
     pub until: Option<Timestamp>,
 }
 
-/// Everything that may tell who asks.
+/// The credentials of a request.
 pub struct Credentials<'a> {
     pub peer: &'a Peer,
     /// `Authorization: Bearer ...`
@@ -30,7 +30,7 @@ pub struct Credentials<'a> {
 
 impl<'a> Credentials<'a> {
     pub fn of(peer: &'a Peer, headers: &'a HeaderMap) -> Credentials<'a> {
-        // What is no text is a credential as well: who shows a bad one is not taken for somebody who shows none.
+        // Non-text is a credential as well: an invalid one is not the same as none.
         let bytes = headers.get(header::AUTHORIZATION).map_or(&b""[..], |value| value.as_bytes());
         let (scheme, token) = bytes.split_at(bytes.iter().position(|byte| *byte == b' ').unwrap_or(bytes.len()));
         let token = token.trim_ascii();
@@ -39,14 +39,14 @@ impl<'a> Credentials<'a> {
     }
 }
 
-/// One way to be recognized.
+/// One method of authentication.
 #[async_trait]
 pub trait Authenticator: Send + Sync {
-    /// The user whose credential this is; `None` for one of another sort; an error refuses the request.
+    /// The user of this credential; `None` for other types; an error refuses the request.
     async fn authenticate(&self, server: &Server, credentials: &Credentials<'_>) -> Result<Option<User>, Status>;
 }
 
-/// All that are asked, in order.
+/// All methods, in order.
 pub fn all() -> Vec<Box<dyn Authenticator>> {
     vec![Box::new(Socket), Box::new(Certificate), Box::new(BearerToken)]
 }
@@ -56,12 +56,12 @@ struct Socket;
 #[async_trait]
 impl Authenticator for Socket {
     async fn authenticate(&self, _: &Server, credentials: &Credentials<'_>) -> Result<Option<User>, Status> {
-        // Root may speak as someone else by a token: so one can see what a ServiceAccount sees.
+        // Root may use another user's token, to see what a ServiceAccount sees.
         Ok((credentials.peer.root && credentials.bearer.is_none()).then(|| User::system("system:admin")))
     }
 }
 
-/// The TLS handshake has verified it already; that it has not ended meanwhile is asked at each request, as upstream does.
+/// The TLS handshake has verified it already; expiry is checked for each request, as upstream does.
 struct Certificate;
 
 #[async_trait]
@@ -75,7 +75,7 @@ impl Authenticator for Certificate {
     }
 }
 
-/// Tokens of ServiceAccounts, and the other sorts that the server knows.
+/// ServiceAccount tokens, and the server's other types.
 struct BearerToken;
 
 #[async_trait]
@@ -88,7 +88,7 @@ impl Authenticator for BearerToken {
     }
 }
 
-/// Who makes a request. Whoever is not recognized is refused, and not told why.
+/// The user of a request. An unauthenticated one is refused without a reason.
 pub async fn authenticate(
     authenticators: &[Box<dyn Authenticator>],
     server: &Server,
@@ -105,8 +105,8 @@ pub async fn authenticate(
     Ok(user)
 }
 
-/// Asks them all. Who shows nothing is anonymous. Errors: 401 for who shows something wrong; any other where it cannot be known at
-/// the moment whether it is.
+/// Tries all methods. Without credentials the user is anonymous. Errors: 401 for invalid credentials; others if validity cannot be
+/// determined at the moment.
 pub async fn recognize(
     authenticators: &[Box<dyn Authenticator>],
     server: &Server,
@@ -135,11 +135,11 @@ pub async fn recognize(
     }
 }
 
-/// Who it wants to be instead, if anyone.
+/// The user to impersonate, if any.
 pub fn impersonation(headers: &HeaderMap) -> Impersonation {
     let mut asked = Impersonation::default();
     for (name, value) in headers.iter().filter(|(name, _)| name.as_str().starts_with("impersonate-")) {
-        // What is not text names nobody, whom one may not be.
+        // Non-text names nobody, and is never allowed.
         asked.add(name.as_str(), value.to_str().unwrap_or("\u{fffd}"));
     }
     asked

@@ -18,13 +18,13 @@ use podwright_api::object::check_nesting;
 use podwright_api::schema::decode::go_value;
 use podwright_api::{Status, duplicates, protobuf, yaml};
 
-/// The largest body that is taken in, as upstream limits it.
+/// The largest body, upstream's limit.
 pub const LIMIT: usize = 3 << 20;
 
-/// What has come of a body takes room from others: from a piece on, each further one comes in this time.
+/// A body that has started takes room from others: after the first piece, each further one must come within this time.
 const PACE: Duration = Duration::from_secs(10);
 
-/// Reads all of a body of at most `limit` bytes, within `patience`. `room` takes its bytes for as long as they are kept.
+/// Reads a body of at most `limit` bytes, within `patience`. `room` accounts for its bytes as long as they are kept.
 pub(crate) async fn read(
     body: HttpBody,
     limit: usize,
@@ -73,7 +73,7 @@ async fn all(mut body: HttpBody, limit: usize, room: &mut BodyBytes) -> Result<B
     }
 }
 
-/// What a body is to be.
+/// What a body must be.
 #[derive(Clone, Copy, Debug)]
 pub enum Meant<'a> {
     /// An object of this kind.
@@ -81,7 +81,7 @@ pub enum Meant<'a> {
     Patch,
 }
 
-/// The value that a body holds.
+/// Parses a body into a value.
 pub fn parse(bytes: &[u8], form: Written, meant: Meant<'_>) -> Result<Value, Status> {
     let value = value(bytes, form).and_then(|value| match meant {
         Meant::Object(_) if form != Written::Yaml => of_a_kind(value),
@@ -92,7 +92,7 @@ pub fn parse(bytes: &[u8], form: Written, meant: Meant<'_>) -> Result<Value, Sta
     Ok(value)
 }
 
-/// The value, or why there is none: what was read, and what is wrong with it.
+/// The value, or an error with what was read and what is wrong.
 fn value(bytes: &[u8], form: Written) -> Result<Value, Unread> {
     match form {
         Written::Json => serde_json::from_slice(bytes).map_err(|why| match why.is_eof() {
@@ -113,7 +113,7 @@ fn value(bytes: &[u8], form: Written) -> Result<Value, Unread> {
     }
 }
 
-/// An object that can say of which kind it is.
+/// An object with a kind.
 fn of_a_kind(value: Value) -> Result<Value, Unread> {
     let wrong = match &value {
         Value::Object(map) => {
@@ -134,7 +134,7 @@ fn of_a_kind(value: Value) -> Result<Value, Unread> {
     wrong.map_or(Ok(value), |why| Err(Unread::json(why)))
 }
 
-/// The fields that a body names twice. (In YAML that is no document at all.)
+/// Fields that occur twice. (YAML with duplicates does not parse at all.)
 pub fn duplicates(bytes: &[u8], form: Written) -> Vec<String> {
     match (form, std::str::from_utf8(bytes)) {
         (Written::Json, Ok(text)) => duplicates::fields(text),
@@ -142,7 +142,7 @@ pub fn duplicates(bytes: &[u8], form: Written) -> Vec<String> {
     }
 }
 
-/// Why a body is no value.
+/// Why a body could not be parsed.
 struct Unread {
     what: &'static str,
     why: String,
@@ -169,7 +169,7 @@ impl Meant<'_> {
     }
 }
 
-/// How a body begins, for who has sent another one than he thinks; upstream's `summarizeData`.
+/// The beginning of a body, for error messages; upstream's `summarizeData`.
 fn summary(bytes: &[u8]) -> String {
     let (begin, more) = (&bytes[..bytes.len().min(SHOWN)], if bytes.len() > SHOWN { " ..." } else { "" });
     match begin.first() {
@@ -179,7 +179,7 @@ fn summary(bytes: &[u8]) -> String {
     }
 }
 
-/// How many bytes of a body are shown.
+/// How many bytes of a body are quoted.
 const SHOWN: usize = 30;
 
 #[cfg(test)]
@@ -191,7 +191,7 @@ mod tests {
     use hyper::body::Frame;
     use podwright_api::User;
 
-    /// So many pieces of so many bytes, each after so long.
+    /// `count` pieces of `bytes` bytes, each after `every`.
     fn pieces(count: usize, bytes: usize, every: Duration) -> HttpBody {
         let frames = stream::unfold(0, move |sent| async move {
             tokio::time::sleep(every).await;

@@ -1,18 +1,16 @@
-//! WebSockets of pages of other sites: refused.
+//! Refuses WebSockets from pages of other sites.
 //!
-//! A browser opens a WebSocket to any host for any page, with the client certificate that its user has for that host, and no
-//! header of ours can forbid it; all that it says is the page's `Origin`. Upstream does not look at it (the handshakes of
-//! `wsstream` and of port-forward's tunnel take every origin): there a page that somebody with a client certificate in his
-//! browser visits may exec into his Pods. Here a WebSocket is taken, as by gorilla/websocket's own rule,
-//!
+//! A browser opens a WebSocket to any host for any page, with its user's client certificate for that host, and no response header
+//! can forbid it; the only hint is the page's `Origin`. Upstream ignores it (the handshakes of `wsstream` and of port-forward's
+//! tunnel accept every origin): any page visited with a client certificate in the browser may exec into the user's Pods there. Here
+//! a WebSocket is accepted, as by gorilla/websocket's rule,
 //! - without `Origin`: kubectl, client-go and other programs send none;
-//! - with the `Origin` of the very host and port that the request names: libraries that imitate browsers, and pages that are
-//!   served from here;
-//! - with one of the browser's own machine, where a proxy has passed it on (`X-Forwarded-For`, which no page can set):
-//!   dashboards by `kubectl proxy`, which has the credential itself and names this server as the host.
+//! - with the `Origin` of the host and port that the request names: libraries that imitate browsers, and pages served from here;
+//! - with an origin on the browser's own machine, if a proxy forwarded it (`X-Forwarded-For`, which no page can set): dashboards
+//!   through `kubectl proxy`, which has the credential itself and names this server as the host.
 //!
-//! That holds for every WebSocket, whatever the credential: sessions, the proxy to Pods, Services and nodes, and JSON-RPC. Other
-//! upgrades (SPDY, streams) and JSON-RPC's content type are out of a page's reach.
+//! This applies to every WebSocket with any credential: sessions, the proxy to Pods, Services and nodes, and JSON-RPC. Other
+//! upgrades (SPDY, streams) and JSON-RPC's content type are not available to pages.
 
 use std::net::IpAddr;
 
@@ -22,7 +20,7 @@ use hyper::{Request, Uri};
 use super::streams;
 use podwright_api::Status;
 
-/// Refuses a WebSocket of a page of another site, with 403.
+/// Refuses a WebSocket from a page of another site, with 403.
 pub fn refuse<B>(request: &Request<B>) -> Result<(), Status> {
     let (headers, uri) = (request.headers(), request.uri());
     if !streams::wants_upgrade(headers, "websocket") || is_taken(headers, uri) {
@@ -36,7 +34,7 @@ pub fn refuse<B>(request: &Request<B>) -> Result<(), Status> {
 fn is_taken(headers: &HeaderMap, uri: &Uri) -> bool {
     let mut origins = headers.get_all(header::ORIGIN).into_iter();
     let (Some(origin), None) = (origins.next(), origins.next()) else { return !headers.contains_key(header::ORIGIN) };
-    // "null" and what cannot be read is no host.
+    // "null" and invalid origins match no host.
     let Some(origin) = origin.to_str().ok().and_then(|origin| origin.parse::<Uri>().ok()) else { return false };
     let (Some(scheme), Some(host)) = (origin.scheme_str(), origin.host()) else { return false };
     if headers.contains_key("x-forwarded-for") && is_own_machine(host) {
@@ -49,7 +47,7 @@ fn is_taken(headers: &HeaderMap, uri: &Uri) -> bool {
     named.host().eq_ignore_ascii_case(host) && port(named.port_u16()) == port(origin.port_u16())
 }
 
-/// Whether a page of this host comes from the machine that the browser is on.
+/// Whether this host is the browser's own machine.
 fn is_own_machine(host: &str) -> bool {
     let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
     host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())

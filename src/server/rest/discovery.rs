@@ -1,4 +1,4 @@
-//! What is served: API groups, versions and resources, unaggregated and aggregated (`apidiscovery.k8s.io`).
+//! Discovery: API groups, versions and resources, unaggregated and aggregated (`apidiscovery.k8s.io`).
 
 use base64::Engine;
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use crate::aggregator::listing::{Group, Listed};
 use podwright_api::kinds::registry::Kinds;
 use podwright_api::{Kind, Verb};
 
-/// The verbs of a resource itself.
+/// The verbs of the resource itself.
 fn verbs(kind: &Kind) -> Vec<String> {
     kind.verbs.iter().map(|verb| format!("{verb:?}").to_lowercase()).collect()
 }
@@ -19,7 +19,7 @@ const READ_WRITE: &[&str] = &["get", "patch", "update"];
 const STREAM: &[&str] = &["create", "get"];
 const ALL_METHODS: &[&str] = &["create", "delete", "get", "patch", "update"];
 
-/// A subresource: its name, its kind and that one's group and version where it is not the object itself, its verbs.
+/// A subresource: its name, its kind with group and version unless it is the object itself, its verbs.
 type Row = (&'static str, Option<(&'static str, &'static str, &'static str)>, &'static [&'static str]);
 
 const SUBRESOURCES: &[Row] = &[
@@ -38,13 +38,13 @@ const SUBRESOURCES: &[Row] = &[
     ("token", Some(("TokenRequest", "authentication.k8s.io", "v1")), &["create"]),
 ];
 
-/// One subresource of a kind, as discovery shows it.
+/// A subresource as discovery lists it.
 pub struct Subresource {
     pub name: &'static str,
-    /// Kind, group and version of what is sent and answered.
+    /// The kind, group and version of requests and responses.
     pub of: (String, &'static str, &'static str),
     pub verbs: &'static [&'static str],
-    /// Whether it is a session or a proxy: its kind tells how to connect, and is never sent.
+    /// Whether it is a session or a proxy: its kind holds connection options, and is never sent.
     pub connects: bool,
 }
 
@@ -66,7 +66,7 @@ pub fn subresources(kind: &'static Kind) -> Vec<Subresource> {
     all
 }
 
-/// Whether requests are passed on to what an object of the kind stands for.
+/// Whether requests are proxied to what an object of the kind represents.
 pub fn is_proxied(kind: &Kind) -> bool {
     matches!(kind.built_in(), "Pod" | "Service" | "Node")
 }
@@ -79,7 +79,7 @@ pub fn group_version(group: &str, version: &str) -> String {
     if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
 }
 
-/// `/api`, as it is told to who came to this host.
+/// `/api`, for clients that used this host.
 pub fn versions(host: &str) -> Value {
     json!({
         "kind": "APIVersions", "versions": ["v1"],
@@ -93,7 +93,7 @@ pub fn group_list(groups: &[Group]) -> Value {
     json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
 }
 
-/// `/apis/apps`, of a group that there is.
+/// `/apis/apps`, for an existing group.
 pub fn group(of: &Group) -> Value {
     let mut group = json!({"kind": "APIGroup", "apiVersion": "v1"});
     for (key, value) in api_group(of).as_object().into_iter().flatten() {
@@ -146,13 +146,13 @@ fn resources(kind: &'static Kind) -> Vec<Value> {
     std::iter::once(own).chain(subresources(kind).into_iter().map(sub)).collect()
 }
 
-/// Names the version that objects are stored in: who migrates them sees when it becomes another.
+/// Identifies the storage version: migrators see when it changes.
 fn storage_version_hash(stored: &Kind) -> String {
     let gvk = format!("{}/{}/{}", stored.group, stored.version, stored.kind);
     base64::engine::general_purpose::STANDARD.encode(&Sha256::digest(gvk)[..8])
 }
 
-/// The version of aggregated discovery that the client prefers over the plain one.
+/// The version of aggregated discovery that the client prefers to the plain form, if any.
 pub fn aggregated_version(clauses: &[Clause]) -> Option<&'static str> {
     for clause in clauses.iter().filter(|clause| clause.form().is_some()) {
         match clause.turned_into() {
@@ -165,7 +165,7 @@ pub fn aggregated_version(clauses: &[Clause]) -> Option<&'static str> {
     None
 }
 
-/// `/api` and `/apis` with everything below them.
+/// `/api` and `/apis` with everything below.
 pub fn aggregated(kinds: &Kinds, groups: &[Group], gathered: &AllGathered, version: &'static str, core: bool) -> Value {
     let of_core = groups.iter().filter(|group| group.name.is_empty() == core);
     let items: Vec<Value> = of_core.map(|group| discovered_group(kinds, group, gathered)).collect();
@@ -175,7 +175,7 @@ pub fn aggregated(kinds: &Kinds, groups: &[Group], gathered: &AllGathered, versi
     })
 }
 
-/// The media type of aggregated discovery of a version.
+/// The media type of a version of aggregated discovery.
 pub fn media_type(version: &str) -> &'static str {
     match version {
         "v2" => "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
@@ -187,7 +187,7 @@ fn discovered_group(kinds: &Kinds, group: &Group, gathered: &AllGathered) -> Val
     let version = |listed: &Listed| {
         let (resources, fresh) = match &listed.remote {
             None => (kinds_of(kinds, &group.name, &listed.version).map(discovered_resource).collect(), true),
-            // What it has told last, if it is asked in vain now.
+            // Its last known resources, if it does not respond now.
             Some(registration) => match gathered.get(&registration.name) {
                 Some(gathered) => (gathered.resources.to_vec(), gathered.fresh && registration.available),
                 None => (Vec::new(), false),
@@ -228,7 +228,7 @@ mod tests {
     use super::*;
     use podwright_api::kinds;
 
-    /// As every cluster has them.
+    /// The same in every cluster.
     #[test]
     fn the_hash_of_a_stored_version_is_upstreams() {
         for (resource, hash) in [

@@ -1,27 +1,27 @@
-//! OpenAPI v2 in protobuf, which kubectl before 1.29 wants: gnostic's messages, written from the JSON document.
+//! OpenAPI v2 in protobuf, which kubectl before 1.29 requires: gnostic's messages, encoded from the JSON document.
 
 use bytes::{BufMut, Bytes};
 use serde_json::Value;
 
-/// As clients ask for it, and as an answer has to name it: Go refuses an `@` there.
+/// The media type as clients request it, and as responses must name it: Go refuses an `@` there.
 pub const WANTED: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
 pub const MEDIA_TYPE: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 
-/// What a field of a message holds.
+/// The type of a message's field.
 #[derive(Clone, Copy)]
 enum Field {
-    /// A text, or several.
+    /// One or more strings.
     Text,
     Flag,
-    /// A message, or several.
+    /// One or more messages.
     Message(&'static Message),
     /// A JSON object whose members are messages by name.
     Named(&'static Message),
-    /// A message around what is really meant: in that field of it.
+    /// A wrapper message, with the actual one in this field.
     Within(u32, &'static Field),
 }
 
-/// A message: its JSON members with their numbers; and the number that members beginning with `x-` have.
+/// A message: its JSON members with their field numbers; and the number for members beginning with `x-`.
 struct Message {
     fields: &'static [(&'static str, u32, Field)],
     extensions: Option<u32>,
@@ -63,7 +63,7 @@ static OPERATION: Message = Message {
     ],
     extensions: Some(13),
 };
-/// Which of the three it is, its member `in` tells; see `parameter`.
+/// Its member `in` determines which of the three it is; see `parameter`.
 static PARAMETER: Message = Message { fields: &[], extensions: None };
 static BODY: Message = Message {
     fields: &[("name", 2, Text), ("in", 3, Text), ("required", 4, Flag), ("schema", 5, In(&SCHEMA))],
@@ -132,7 +132,7 @@ fn message(of: &'static Message, value: &Value) -> Vec<u8> {
             let mut named = Vec::new();
             bytes(&mut named, 1, name.as_bytes());
             let mut any = Vec::new();
-            // The member is YAML, and JSON is YAML.
+            // The member is YAML, of which JSON is a subset.
             bytes(&mut any, 2, value.to_string().as_bytes());
             bytes(&mut named, 2, &any);
             bytes(&mut out, number, &named);
@@ -167,7 +167,7 @@ fn field(out: &mut Vec<u8>, number: u32, what: Field, value: &Value) {
     }
 }
 
-/// A parameter, in the messages around it: of a body, or of a query or a path.
+/// A parameter in its wrapper messages: of a body, or of a query or path.
 fn parameter(value: &Value) -> Vec<u8> {
     let around = |number: u32, inner: Vec<u8>| {
         let mut out = Vec::new();

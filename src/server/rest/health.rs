@@ -11,7 +11,7 @@ use crate::{
 use podwright_api::User;
 pub use podwright_api::version::version;
 
-/// Runs the checks, or the one that is named, but those that `exclude` names.
+/// Runs all checks, or the named one, except those in `exclude`.
 pub async fn answer(server: &Server, user: &User, path: &str, only: Option<&str>, query: &Query) -> Reply {
     let of = path.trim_matches('/').split('/').next().unwrap_or("healthz").to_owned();
     let excluded: Vec<&str> = query.all("exclude").collect();

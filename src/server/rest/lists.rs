@@ -1,5 +1,5 @@
-//! Lists in the form that is wanted, item after item: a list may have hundreds of megabytes, and whoever waits for the CPU that
-//! large requests share gets it between two of its turns.
+//! Encodes lists in the requested form, item by item: a list may have hundreds of megabytes, and other large requests get the
+//! shared CPU between two turns.
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
@@ -10,28 +10,28 @@ use crate::large::give_way;
 use podwright_api::request::List;
 use podwright_api::{Status, yaml};
 
-/// So many bytes of items are one turn.
+/// The bytes of items per turn.
 const TURN: usize = 256 << 10;
 
-/// A list whose items are encoded already.
+/// A list with encoded items.
 pub struct Listed {
     /// All but the items.
     pub head: Map<String, Value>,
-    /// Where the items stand.
+    /// The field with the items.
     pub field: &'static str,
-    /// JSON.
+    /// In JSON.
     pub items: Vec<Bytes>,
 }
 
-/// A list as one JSON object, its items as they are.
+/// A list as one JSON object, its items unchanged.
 pub fn list(list: &List) -> Bytes {
     listed(list, list.items.clone()).json().into()
 }
 
-/// A list with other forms of its items.
+/// A list with converted items.
 pub fn listed(list: &List, items: Vec<Bytes>) -> Listed {
     let mut metadata = json!({});
-    // What is computed at every read has none.
+    // Results computed on each read have none.
     if !list.resource_version.is_empty() {
         metadata["resourceVersion"] = list.resource_version.as_str().into();
     }
@@ -52,7 +52,7 @@ pub fn listed(list: &List, items: Vec<Bytes>) -> Listed {
 pub struct Yielder(usize);
 
 impl Yielder {
-    /// So much has been done; after enough of it others may go first.
+    /// Adds to it; yields once it is enough.
     pub async fn done(&mut self, bytes: usize) {
         self.0 += bytes;
         if self.0 >= TURN {
@@ -62,7 +62,7 @@ impl Yielder {
     }
 }
 
-/// What is made of each item.
+/// Converts each item.
 pub async fn each(items: &[Bytes], make: impl Fn(&Bytes) -> Result<Bytes, Status>) -> Result<Vec<Bytes>, Status> {
     let (mut made, mut yielder) = (Vec::with_capacity(items.len()), Yielder::default());
     for item in items {
@@ -73,7 +73,7 @@ pub async fn each(items: &[Bytes], make: impl Fn(&Bytes) -> Result<Bytes, Status
 }
 
 impl Listed {
-    /// The answer.
+    /// The response.
     pub async fn reply(self, wanted: &Wanted) -> Result<Reply, Status> {
         let (bytes, media_type) = match wanted.form {
             Form::Json if wanted.pretty => (self.pretty().await, reply::JSON),
@@ -93,7 +93,7 @@ impl Listed {
         let head = serde_json::to_string(&self.head).unwrap_or_default();
         let size: usize = self.items.iter().map(|item| item.len() + 1).sum();
         let mut out = Vec::with_capacity(head.len() + size + 16);
-        // Behind the head's last member, before its closing brace.
+        // After the head's last member, before its closing brace.
         out.extend_from_slice(&head.as_bytes()[..head.len().saturating_sub(1)]);
         out.extend_from_slice(format!(",\"{}\":[", self.field).as_bytes());
         for (i, item) in self.items.iter().enumerate() {
@@ -114,7 +114,7 @@ impl Listed {
         for (i, item) in self.items.iter().enumerate() {
             let text = serde_json::to_string_pretty(&value(item)).unwrap_or_default();
             out.extend_from_slice(if i > 0 { b",\n    " } else { b"\n    " });
-            // A line break in a text is escaped: these are all between values.
+            // Line breaks within strings are escaped: these are all between values.
             out.extend_from_slice(text.replace('\n', "\n    ").as_bytes());
             yielder.done(item.len()).await;
         }
@@ -147,7 +147,7 @@ impl Listed {
     }
 }
 
-/// What was encoded before.
+/// Items are valid JSON.
 fn value(item: &[u8]) -> Value {
     serde_json::from_slice(item).unwrap_or_default()
 }
@@ -158,7 +158,7 @@ async fn zipped(bytes: Vec<u8>) -> Vec<u8> {
     let mut yielder = Yielder::default();
     for chunk in bytes.chunks(TURN) {
         zip.add(chunk);
-        // Compressing takes as long as a copy of it in another form.
+        // Compressing takes as long as a conversion.
         yielder.done(chunk.len()).await;
     }
     zip.finish()

@@ -1,5 +1,5 @@
-//! `/metrics`: what the REST face counts, under upstream's names (`k8s.io/apiserver/pkg/endpoints/metrics`), and beside it what is
-//! stored, what the process takes and what its other parts declare.
+//! `/metrics`: the REST face's metrics under upstream's names (`k8s.io/apiserver/pkg/endpoints/metrics`), together with stored
+//! objects, the process, and what its other parts declare.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use prometheus_client::registry::Registry;
 use podwright_api::instruments::{self, Format, LATENCIES, Maker, exponential};
 use podwright_api::{Kind, process, status::qualified, version};
 
-/// What tells one series of requests from another. All of it is out of tables: whoever asks makes no series of his own.
+/// The labels of request series. All values come from tables, so clients cannot create series.
 #[derive(Clone, Debug, Default, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct Series {
     pub verb: &'static str,
@@ -80,7 +80,7 @@ struct Terminated {
     code: u16,
 }
 
-/// What is not about objects, by the place that answers.
+/// Non-resource paths, by their handlers.
 const PATHS: [&str; 14] = [
     "/api",
     "/apis",
@@ -98,10 +98,10 @@ const PATHS: [&str; 14] = [
     "/.well-known",
 ];
 
-/// These take as long as they are asked to.
+/// These take as long as requested.
 const PROFILES: &str = "/debug/pprof";
 
-/// Verbs as upstream's metrics name them.
+/// Verbs by their names in upstream's metrics.
 const VERBS: [(&str, &str); 9] = [
     ("get", "GET"),
     ("list", "LIST"),
@@ -114,11 +114,11 @@ const VERBS: [(&str, &str); 9] = [
     ("connect", "CONNECT"),
 ];
 
-/// Subresources that lead to a node or a Pod, which no kind's row names.
+/// Subresources that lead to a node or Pod, which the kinds table does not list.
 const SESSIONS: [&str; 6] = ["attach", "exec", "log", "portforward", "proxy", "scale"];
 
 impl Series {
-    /// A request about objects; `verb` is the pipeline's.
+    /// A resource request; `verb` is the pipeline's.
     pub fn of(kind: &Kind, verb: &str, subresource: Option<&str>, scope: &'static str) -> Series {
         let known = kind.subresources.iter().chain(&SESSIONS);
         Series {
@@ -133,11 +133,11 @@ impl Series {
         }
     }
 
-    /// A request about anything else.
+    /// A non-resource request.
     pub fn path(method: &hyper::Method, path: &str) -> Series {
         let begins =
             |known: &&&str| path.strip_prefix(**known).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-        // The longest of those that fit.
+        // The longest match.
         let place = PATHS.iter().filter(begins).max_by_key(|known| known.len()).copied().unwrap_or("");
         let verb = match method.as_str() {
             "GET" => "GET",
@@ -153,7 +153,7 @@ fn histogram() -> Histogram {
     Histogram::new(LATENCIES)
 }
 
-/// Without the first two, as upstream's.
+/// Without the first two buckets, as upstream's.
 fn sli() -> Histogram {
     Histogram::new(LATENCIES.into_iter().skip(2))
 }
@@ -180,11 +180,11 @@ pub struct Metrics {
     stored: Family<Stored, Gauge>,
     objects: Family<OfResource, Gauge>,
     store_size: Family<OfStore, Gauge>,
-    /// How long the exposition was the last time.
+    /// The length of the last exposition.
     size: AtomicUsize,
 }
 
-/// The code of what is refused as there is too much of it.
+/// The status code of requests refused as too many.
 const TOO_MANY: u16 = 429;
 
 /// Counts the events of one watch.
@@ -201,7 +201,7 @@ impl Told {
     }
 }
 
-/// Counts one request as running for as long as it lives.
+/// Counts a request as running while this exists.
 pub struct Running(Gauge);
 
 impl Running {
@@ -282,7 +282,7 @@ impl Metrics {
         };
         let labels: Vec<(String, String)> =
             version::labels().into_iter().map(|(label, value)| (label.to_owned(), value)).collect();
-        // An Info has _info behind its name: this one is a gauge of 1.
+        // An Info metric would be suffixed with _info: this one is a gauge of 1.
         let built: Family<Vec<(String, String)>, Gauge> = Family::default();
         built.get_or_create(&labels).set(1);
         let help = "A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, build \
@@ -297,7 +297,7 @@ impl Metrics {
         Running::begin(self.running.get_or_create_owned(&OfKind { request_kind }))
     }
 
-    /// A watch has begun: what counts it for as long as it goes on, and its events.
+    /// A watch started: returns its gauge and its event counter.
     pub fn watch(&self, series: &Series) -> (Running, Told) {
         let Series { group, version, resource, .. } = *series;
         let watched = Watched { group, version, resource };
@@ -306,7 +306,7 @@ impl Metrics {
         (Running::begin(self.long.get_or_create_owned(series)), Told { events, sizes })
     }
 
-    /// A request was answered, with so many bytes where that is known by then.
+    /// A request was answered; with its response size if known by then.
     pub fn end(&self, series: &Series, code: u16, took: Duration, bytes: usize) {
         if !matches!(series.verb, "WATCH" | "CONNECT") && series.subresource != PROFILES {
             let took = took.as_secs_f64();
@@ -323,7 +323,7 @@ impl Metrics {
         }
     }
 
-    /// The exposition; `stored` is how many objects of which kind there are, `size` how many bytes of the disk all of it takes.
+    /// The exposition; `stored` has the number of objects by kind, `size` the bytes on disk.
     pub fn expose(&self, stored: Vec<(&'static Kind, usize)>, size: Option<u64>, format: Format) -> String {
         self.stored.clear();
         self.objects.clear();
@@ -333,7 +333,7 @@ impl Metrics {
             self.objects.get_or_create(&OfResource { group, resource }).set(count);
         }
         if let Some(size) = size {
-            // As etcd's only member is called upstream.
+            // Named like etcd's only member upstream.
             let store = self.store_size.get_or_create_owned(&OfStore { storage_cluster_id: "etcd-0" });
             store.set(i64::try_from(size).unwrap_or(i64::MAX));
         }
@@ -342,7 +342,7 @@ impl Metrics {
         out
     }
 
-    /// How many bytes the exposition has, more or less.
+    /// The approximate length of the exposition.
     pub fn size(&self) -> usize {
         self.size.load(Ordering::Relaxed)
     }

@@ -1,8 +1,8 @@
-//! The REST face: the Kubernetes API as kubectl and the client libraries speak it, a codec onto the pipeline.
+//! The REST face: the Kubernetes API as kubectl and the client libraries use it, a codec onto the pipeline.
 //!
-//! A request is recognized ([`authenticate`]), its path and query become a `Request` ([`resource`], [`paths`], [`query`]), its body
-//! a value ([`body`]); the answer is written as the client wants it ([`written`], [`negotiate`], [`table`], [`reply`], [`watch`]).
-//! What names no object is answered by [`nonresource`]: [`discovery`], [`openapi`], [`health`], [`metrics`], [`zpages`], [`profiles`].
+//! A request is authenticated ([`authenticate`]), its path and query become a `Request` ([`resource`], [`paths`], [`query`]), its
+//! body a value ([`body`]); the response is encoded as the client requests ([`written`], [`negotiate`], [`table`], [`reply`],
+//! [`watch`]). [`nonresource`] handles other paths: [`discovery`], [`openapi`], [`health`], [`metrics`], [`zpages`], [`profiles`].
 //! Sessions with a node are in [`streams`].
 
 use std::sync::Arc;
@@ -71,19 +71,19 @@ pub struct Face {
     watches: Arc<()>,
 }
 
-/// What is told of a request afterwards: to the metrics, and to the audit log.
+/// What is reported about a request afterwards: to the metrics, and to the audit log.
 #[derive(Default)]
 struct Asked {
     series: Series,
     verb: String,
-    /// What it is about that another server serves, and for whom.
+    /// If another server serves it: the request, and for whom.
     remote: Option<(Read, User)>,
 }
 
-/// A request whose path and caller are known.
+/// A request with a known path and caller.
 struct Ask {
     method: Method,
-    /// The path as it came.
+    /// The path as received.
     path: String,
     query: Query,
     user: User,
@@ -97,7 +97,7 @@ impl Face {
         Arc::new(Face { server, authenticators: authenticate::all(), metrics: Metrics::new(), watches: Arc::default() })
     }
 
-    /// Who asks, or who he asks to be; who he is himself is noted in `origin`, and by him his connection is counted.
+    /// The effective user, after impersonation; the authenticated one is recorded in `origin`, and its connection counts for it.
     pub async fn user(
         &self,
         peer: &Peer,
@@ -122,7 +122,7 @@ impl Face {
         self.server.impersonate(user, &authenticate::impersonation(headers)).await
     }
 
-    /// Answers one request of a connection. Never fails: errors are answers.
+    /// Answers one request of a connection. Never fails: errors become responses.
     pub fn answer<'a>(&'a self, peer: &'a Peer, http: HttpRequest<HttpBody>) -> BoxFuture<'a, Reply> {
         Box::pin(self.answered(peer, http))
     }
@@ -138,7 +138,7 @@ impl Face {
             Err(status) => (reply::status(&status, &Wanted::PLAIN), Some(status)),
         };
         if let (Some(caller), None) = (origin.caller.get(), reply.extensions().get::<Arc<Room>>()) {
-            // What is refused is on its caller's account too where he leaves it unread.
+            // An unread refusal counts for its caller, too.
             reply.extensions_mut().insert(Arc::new(self.server.answers.none_yet(caller)));
         }
         if head {
@@ -154,7 +154,7 @@ impl Face {
         reply
     }
 
-    /// The path decides who answers.
+    /// Dispatches by path.
     async fn route(
         &self,
         peer: &Peer,
@@ -167,13 +167,13 @@ impl Face {
         let work = span.around(self.recognized(peer, http, user, asked, origin));
         let mut reply = self.server.limiters.cpu.measured(&of, work).await?;
         if reply.extensions().get::<Arc<Room>>().is_none() {
-            // What is told bit by bit is on his account as well where he leaves it unread.
+            // An unread streamed response counts for its user, too.
             reply.extensions_mut().insert(Arc::new(self.server.answers.none_yet(&of)));
         }
         Ok(reply)
     }
 
-    /// Answers who is known.
+    /// Handles an authenticated request.
     async fn recognized(
         &self,
         peer: &Peer,
@@ -185,7 +185,7 @@ impl Face {
         cross_site::refuse(&http)?;
         let path = http.uri().path().to_owned();
         let query = Query::parse(http.uri().query().unwrap_or(""));
-        // A HEAD is a GET whose body stays here.
+        // A HEAD is a GET without the response body.
         let method = if http.method() == Method::HEAD { Method::GET } else { http.method().clone() };
         if let Some(read) = Read::of_stranger(&user, &method, &path, &query)? {
             self.server.authorize(&read.attributes(&user)).await?;
@@ -211,7 +211,7 @@ impl Face {
         }
     }
 
-    /// Room for an answer. Nobody else shall wait behind who does not read what he asked for.
+    /// Room for a response. Releases the seat while waiting, so that clients that do not read hold up nobody else.
     async fn room(&self, user: &User, seat: &mut Option<Seat>, bytes: usize) -> Result<Room, Status> {
         if let Some(room) = self.server.answers.try_enter(user, bytes) {
             return Ok(room);
@@ -221,8 +221,8 @@ impl Face {
     }
 }
 
-/// Tells the audit log of what the face has answered by itself: what was asked for is read from the path, for whatever reason it
-/// was refused.
+/// Reports to the audit log what the face answered itself: the attributes are derived from the path, whatever the reason for
+/// refusal.
 fn tell(audit: &Arc<Audit>, origin: &Origin, method: &Method, asked: &Asked, code: u16, failure: Option<&Status>) {
     let (path, query) = origin.uri.split_once('?').unwrap_or((&origin.uri, ""));
     let of = if *method == Method::HEAD { Method::GET } else { method.clone() };
@@ -253,7 +253,7 @@ fn not_allowed() -> Status {
     Status::failure(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
 }
 
-/// A request's body as every face hands it on.
+/// A request's body in the type that all faces use.
 pub fn boxed<B>(request: HttpRequest<B>) -> HttpRequest<HttpBody>
 where
     B: hyper::body::Body<Data = bytes::Bytes> + Send + 'static,

@@ -1,11 +1,11 @@
-//! What the client sends and what it wants back: media types, representations, encodings.
+//! Content negotiation: media types, representations, encodings.
 
 use hyper::header::{self, HeaderMap};
 
 use podwright_api::request::PatchType;
 use podwright_api::{Status, protobuf};
 
-/// How a body is written.
+/// The encoding of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
     Json,
@@ -13,14 +13,14 @@ pub enum Written {
     Protobuf,
 }
 
-/// How an answer is written.
+/// The encoding of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     Json,
     Yaml,
 }
 
-/// Which representation of objects.
+/// The representation of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     Whole,
@@ -30,7 +30,7 @@ pub enum Shape {
     Metadata,
 }
 
-/// What an answer shall look like.
+/// The requested form of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
     pub form: Form,
@@ -40,7 +40,7 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Plain JSON; for answers to those whose wishes are not known yet.
+    /// Plain JSON; for responses before negotiation.
     pub const PLAIN: Wanted = Wanted { form: Form::Json, shape: Shape::Whole, gzip: false, pretty: false };
 }
 
@@ -70,7 +70,7 @@ impl Clause {
     pub fn parameter(&self, key: &str) -> &str {
         self.parameters.iter().find(|(k, _)| k == key).map_or("", |(_, value)| value)
     }
-    /// The form that it allows.
+    /// The encoding that it allows.
     pub fn form(&self) -> Option<Form> {
         match self.media.as_str() {
             "application/json" | "*/*" | "application/*" => Some(Form::Json),
@@ -78,7 +78,7 @@ impl Clause {
             _ => None,
         }
     }
-    /// The kind that it wants objects turned into: its name, group and version.
+    /// The kind that it converts objects to: its name, group and version.
     pub fn turned_into(&self) -> Option<(&str, &str, &str)> {
         let kind = self.parameter("as");
         (!kind.is_empty()).then(|| (kind, self.parameter("g"), self.parameter("v")))
@@ -93,7 +93,7 @@ impl Clause {
     }
 }
 
-/// The clauses of the Accept headers, the most wanted first.
+/// The clauses of the Accept headers, by preference.
 pub fn clauses(headers: &HeaderMap) -> Vec<Clause> {
     let texts = headers.get_all(header::ACCEPT).into_iter().filter_map(|value| value.to_str().ok());
     let mut all: Vec<(Clause, f32)> = texts.flat_map(|text| text.split(',')).filter_map(Clause::parse).collect();
@@ -102,11 +102,11 @@ pub fn clauses(headers: &HeaderMap) -> Vec<Clause> {
     all.into_iter().map(|(clause, _)| clause).collect()
 }
 
-/// What an answer with objects shall look like; 406 where nothing that is wanted can be had. Not everything is printed as a table.
+/// The form of a response with objects; 406 if nothing acceptable is available. Not everything can be a table.
 pub fn wanted(headers: &HeaderMap, pretty: Option<bool>, has_table: bool) -> Result<Wanted, Status> {
     let all = clauses(headers);
     let gzip = accepts_gzip(headers);
-    // A browser or curl reads it: a person.
+    // A browser or curl: read by a human.
     let person = || {
         let agent = headers.get(header::USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or("");
         ["curl", "Wget", "Mozilla/"].iter().any(|name| agent.starts_with(name))
@@ -130,13 +130,13 @@ fn accepts_gzip(headers: &HeaderMap) -> bool {
     texts.flat_map(|text| text.split(',')).filter_map(Clause::parse).any(|(c, q)| c.media == "gzip" && q > 0.0)
 }
 
-/// The media type of the request's body, in lower case and without parameters; "" where there is none.
+/// The media type of the request's body, in lower case and without parameters; "" if there is none.
 pub fn media_type(headers: &HeaderMap) -> String {
     let text = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
     text.split(';').next().unwrap_or("").trim().to_ascii_lowercase()
 }
 
-/// How the body of a create, update or delete is written.
+/// The encoding of the body of a create, update or delete.
 pub fn body_form(headers: &HeaderMap) -> Result<Written, Status> {
     match media_type(headers).as_str() {
         "" | "application/json" | "*/*" => Ok(Written::Json),
@@ -146,7 +146,7 @@ pub fn body_form(headers: &HeaderMap) -> Result<Written, Status> {
     }
 }
 
-/// Of which type a patch is, and how it is written.
+/// The type and encoding of a patch.
 pub fn patch_form(headers: &HeaderMap) -> Result<(PatchType, Written), Status> {
     match media_type(headers).as_str() {
         "application/json-patch+json" => Ok((PatchType::Json, Written::Json)),

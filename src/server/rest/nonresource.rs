@@ -1,4 +1,4 @@
-//! What is no object: health, version, metrics, discovery, OpenAPI. Much of that are documents that are made once and kept.
+//! Non-resource paths: health, version, metrics, discovery, OpenAPI. Many of these are documents that are built once and cached.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use super::written::{TREE, length_of};
 use super::{Face, discovery, health, negotiate, openapi, profiles, zpages};
 
 impl Face {
-    /// What is no resource. Whoever may log in may read it, so it takes part in the limits of reads.
+    /// Non-resource requests. Any authenticated user may make them, so they count against the limit of reads.
     pub(super) async fn other(
         &self,
         place: Option<Route>,
@@ -36,12 +36,12 @@ impl Face {
             return Ok(health::answer(&self.server, user, path, only.as_deref(), query).await);
         }
         if let Route::Profile(name) = place {
-            // It takes its time, and there is one at a time.
+            // Profiles take long, and run one at a time.
             return Ok(profiles::answer(&self.server, path, name.as_deref(), query).await);
         }
         let mut seat = self.server.limiters.enter_to_read(user).await?;
         let clauses = negotiate::clauses(headers);
-        // Discovery and version are JSON, whatever representation of objects is wished.
+        // Discovery and version are JSON, whatever representation of objects is requested.
         let wanted = negotiate::wanted(headers, pretty, true).unwrap_or(Wanted::PLAIN);
         let json = Wanted { form: Form::Json, ..wanted };
         let host = headers.get(hyper::header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("");
@@ -65,7 +65,7 @@ impl Face {
                 self.send(user, &mut seat, &Document::of(text.into()), format.media_type(), &plain).await
             }
             Route::Slis => {
-                // Nobody else may look whether the server is well: who wants to know has it looked at.
+                // Health checks run for this request: nothing else probes the server.
                 for of in ["livez", "readyz"] {
                     server.health(of, None, &[]).await;
                 }
@@ -114,7 +114,8 @@ impl Face {
         }
     }
 
-    /// A document as it is wanted. The one that asks gives up his seat where he has to wait until others of his answers are sent.
+    /// Sends a document in the requested form. The request releases its seat while it waits for its user's other responses to be
+    /// sent.
     async fn send(
         &self,
         user: &User,
@@ -143,7 +144,7 @@ impl Face {
         Ok(reply)
     }
 
-    /// The same of a document that clients keep by its name, or nothing of it for those who have it.
+    /// The same for a document that clients cache by its ETag: 304 if they have it.
     async fn send_named(
         &self,
         user: &User,
@@ -162,13 +163,13 @@ impl Face {
 }
 
 impl Server {
-    /// What is served, as aggregated discovery tells it of `/apis`.
+    /// The content of aggregated discovery at `/apis`.
     pub fn discovery(&self) -> Value {
         discovered(&Served::now(self), &Route::Groups, Some("v2"))
     }
 }
 
-/// A document of discovery.
+/// A discovery document.
 fn discovered(served: &Served, place: &Route, aggregated: Option<&'static str>) -> Value {
     let Served { kinds, groups, gathered, .. } = served;
     match (place, aggregated) {
@@ -186,7 +187,7 @@ fn accept(headers: &hyper::HeaderMap) -> Option<&str> {
     headers.get(hyper::header::ACCEPT)?.to_str().ok()
 }
 
-/// The paths that `/` tells of.
+/// The paths listed at `/`.
 fn all_paths(groups: &[Group]) -> Vec<Value> {
     let fixed = [
         "/api",

@@ -1,4 +1,4 @@
-//! OpenAPI documents, generated from the kinds table: v3 one group version each, v2 all in one.
+//! OpenAPI documents, generated from the kinds table: v3 with one document per group version, v2 with a single one.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use podwright_api::kinds::Source;
 use podwright_api::schema::openapi;
 use podwright_api::{Kind, Status, User};
 
-/// How documents of one OpenAPI version differ from the other's.
+/// The differences between OpenAPI versions.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Edition {
     V2,
@@ -48,12 +48,12 @@ static EVICTION: Source = Source::of_type::<k8s_openapi::api::policy::v1::Evicti
 static BINDING: Source = Source::of_type::<k8s_openapi::api::core::v1::Binding>();
 static TOKEN_REQUEST: Source = Source::of_type::<k8s_openapi::api::authentication::v1::TokenRequest>();
 
-/// The path of a version's v3 document.
+/// The path of a group version's v3 document.
 fn path_of(group: &str, version: &str) -> String {
     if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") }
 }
 
-/// The v3 document of a group's version, whoever serves it. None: that one has none.
+/// The v3 document of a group version, local or remote. `None`: it has none.
 async fn v3_of(
     server: &Server,
     user: &User,
@@ -69,7 +69,7 @@ async fn v3_of(
     server.document(&format!("openapi v3 {path}"), &of, user, make).await.map(Some)
 }
 
-/// All versions, with their groups.
+/// All versions with their groups.
 fn versions(served: &Served) -> impl Iterator<Item = (&Group, &Listed)> {
     served.groups.iter().flat_map(|group| group.versions.iter().map(move |listed| (group, listed)))
 }
@@ -86,7 +86,7 @@ pub async fn v3_index(server: &Server, user: &User, served: &Served) -> Result<V
     Ok(json!({"paths": all}))
 }
 
-/// `/openapi/v3/apis/apps/v1`, where there is such a group.
+/// `/openapi/v3/apis/apps/v1`, if the group exists.
 pub async fn v3(server: &Server, user: &User, served: &Served, of: &str) -> Result<Option<Arc<Document>>, Status> {
     match versions(served).find(|(group, listed)| path_of(&group.name, &listed.version) == of) {
         Some(found) => v3_of(server, user, served, found).await,
@@ -94,7 +94,7 @@ pub async fn v3(server: &Server, user: &User, served: &Served, of: &str) -> Resu
     }
 }
 
-/// Has clients keep for good what they asked for by its hash.
+/// Lets clients cache for good what they requested by its hash.
 pub fn kept_for_good(reply: &mut Reply) {
     let forever = HeaderValue::from_static("public, immutable, max-age=31536000");
     reply.headers_mut().insert(header::CACHE_CONTROL, forever);
@@ -107,7 +107,7 @@ pub async fn v2(
     served: &Served,
     clauses: &[Clause],
 ) -> Result<(Arc<Document>, &'static str), Status> {
-    // The first that we have; who wants nothing in particular gets JSON.
+    // The first supported one; JSON without a preference.
     let protobuf = clauses.iter().find_map(|clause| match clause.form() {
         Some(_) => Some(false),
         None => [gnostic::WANTED, gnostic::MEDIA_TYPE].contains(&&*clause.media).then_some(true),
@@ -155,7 +155,7 @@ fn v2_document(kinds: &[&'static Kind]) -> Value {
     })
 }
 
-/// The kinds' definitions with those of their lists, and all that they refer to.
+/// The kinds' definitions with those of their lists, and everything that they refer to.
 fn definitions(edition: Edition, kinds: &[&'static Kind]) -> Map<String, Value> {
     let common = [&OBJECT_META, &DELETE_OPTIONS, &STATUS, &LIST_META, &SCALE, &EVICTION, &BINDING, &TOKEN_REQUEST];
     let sources = kinds.iter().map(|kind| &kind.schema).chain(common);
@@ -190,7 +190,7 @@ fn definitions(edition: Edition, kinds: &[&'static Kind]) -> Map<String, Value> 
     all
 }
 
-/// The definition of a list of objects. What the fields mean that each object has, too, it says in the words of its own kind's.
+/// The definition of a list of objects. Common fields use the descriptions of its own kind.
 fn list_definition(edition: Edition, kind: &Kind, own: &Map<String, Value>, name: &str, gvk: Value) -> Value {
     let as_own = |field: &str| {
         let own = own.get(name).and_then(|definition| definition["properties"].get(field));

@@ -1,4 +1,4 @@
-//! How a request came: its audit ID, the addresses that it came by, the program that made it.
+//! The origin of a request: its audit ID, its source addresses, its user agent.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,21 +12,21 @@ use podwright_api::Env;
 use podwright_api::request::Origin;
 
 const AUDIT_ID: &str = "audit-id";
-/// A client may name a request itself, so shortly.
+/// The longest audit ID that a client may choose.
 const LONGEST_ID: usize = 64;
-/// What is kept of a program's name, and what stands behind one that is cut, as upstream has both.
+/// The length to which a user agent is truncated, and the suffix then, as upstream.
 const LONGEST_AGENT: usize = 1024;
 const CUT: &str = "...TRUNCATED";
-/// How many addresses are kept, of how many that proxies tell.
+/// The most source addresses that are kept of those in proxies' headers.
 const SOURCES: usize = 16;
 const TOLD: usize = 64;
 
-/// The address of the connection; a listener notes it in a request's extensions.
+/// The connection's address, which listeners add to a request's extensions.
 #[derive(Clone, Copy, Debug)]
 pub struct Source(pub IpAddr);
 
 impl Source {
-    /// The address that a listener has noted, IPv4 as such.
+    /// The address set by a listener, IPv4 in canonical form.
     pub fn of(extensions: &Extensions) -> Option<IpAddr> {
         extensions.get::<Source>().map(|source| source.0.to_canonical())
     }
@@ -49,16 +49,16 @@ pub fn of<B>(env: &Env, http: &HttpRequest<B>) -> Origin {
     }
 }
 
-/// One more request of a connection that carries many.
+/// For another request of a connection that carries many.
 pub fn again(env: &Env, origin: &Origin) -> Arc<Origin> {
     let (sources, user_agent, caller) = (origin.sources.clone(), origin.user_agent.clone(), origin.caller.clone());
     let (id, received, link, more_sources) = (env.uid(), env.now(), origin.link.clone(), origin.more_sources);
     Arc::new(Origin { id, received, sources, more_sources, user_agent, caller, link, ..Origin::default() })
 }
 
-/// Tells the client the request's ID.
+/// Adds the request's ID to the response.
 pub fn name(reply: &mut Reply, origin: &Origin) {
-    // An ID that came by a header fits into one.
+    // An ID from a header fits into one.
     if let Ok(id) = HeaderValue::from_str(&origin.id) {
         reply.headers_mut().insert(AUDIT_ID, id);
     }
@@ -68,14 +68,14 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name)?.to_str().ok().filter(|text| !text.is_empty())
 }
 
-/// The name of a program. (What came by a header as text is ASCII: it may be cut anywhere.)
+/// The user agent. (Text from a header is ASCII: it may be cut anywhere.)
 fn agent(name: &str) -> String {
     name.get(..LONGEST_AGENT)
         .filter(|_| name.len() > LONGEST_AGENT)
         .map_or_else(|| name.to_owned(), |name| format!("{name}{CUT}"))
 }
 
-/// What proxies tell, then the connection's; upstream's order. And whether there were more than are kept.
+/// The addresses from proxies' headers, then the connection's; upstream's order. And whether some were dropped.
 fn sources(headers: &HeaderMap, extensions: &Extensions) -> (Vec<String>, bool) {
     let address = |text: &str| text.trim().parse::<IpAddr>().ok();
     let mut told = text(headers, "x-forwarded-for").into_iter().flat_map(|list| list.split(','));
@@ -125,7 +125,7 @@ mod tests {
         assert!(begun.elapsed() < std::time::Duration::from_millis(50), "{:?}", begun.elapsed());
         assert_eq!((many.sources.len(), many.more_sources), (SOURCES, true));
         assert_eq!((many.sources[14].as_str(), many.sources[15].as_str()), ("10.0.0.14", "192.0.2.1"));
-        // However they are told apart from each other.
+        // With any separator.
         let same = origin(&[("x-forwarded-for", &"10.0.0.1,".repeat(100))]);
         assert_eq!((same.sources.len(), same.more_sources), (2, true));
     }

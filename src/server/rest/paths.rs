@@ -1,14 +1,14 @@
-//! URL paths to what they mean, laid out as upstream lays them out.
+//! Parses URL paths, in upstream's layout.
 
 use podwright_api::kinds::registry::Kinds;
 use podwright_api::{Kind, Status};
 
-/// What a path names.
+/// What a path refers to.
 #[derive(Debug, PartialEq)]
 pub enum Route {
-    /// Objects, or what belongs to one.
+    /// Objects, or a subresource.
     Resource(Target),
-    /// `/`: all paths that there are.
+    /// `/`: a list of all paths.
     Root,
     /// `/api` and `/apis`.
     Versions,
@@ -29,7 +29,7 @@ pub enum Route {
     Flagz,
     /// `/debug/pprof/`, or one of its profiles.
     Profile(Option<String>),
-    /// What tells others how to verify ServiceAccount tokens.
+    /// How others verify ServiceAccount tokens.
     OpenIdConfiguration,
     OpenIdKeys,
     OpenApiV2,
@@ -37,13 +37,13 @@ pub enum Route {
     OpenApiV3(Option<String>),
 }
 
-/// A resource, its scope, and which part of which object is meant.
+/// A resource, its scope, and the object and subresource.
 pub struct Target {
     pub kind: &'static Kind,
     pub namespace: Option<String>,
     pub name: Option<String>,
     pub subresource: Option<String>,
-    /// What stands behind `/proxy`, as it came: `/a%20b`.
+    /// What follows `/proxy`, as received: `/a%20b`.
     pub rest: Option<String>,
     /// The deprecated `/api/v1/watch/...`.
     pub watch: bool,
@@ -65,7 +65,7 @@ impl PartialEq for Target {
 }
 
 impl Target {
-    /// The name by which a `Request` knows the resource, this version of it.
+    /// The resource's name in a `Request`, for this version.
     pub fn resource(&self) -> String {
         resource_name(self.kind)
     }
@@ -80,14 +80,14 @@ pub fn resource_name(kind: &Kind) -> String {
     }
 }
 
-/// The kind that a group version serves by this plural.
+/// The kind that a group version serves under this plural.
 fn kind_of(kinds: &Kinds, group: &str, version: &str, plural: &str) -> Option<&'static Kind> {
     kinds.all().find(|kind| kind.plural == plural && kind.group == group && kind.version == version)
 }
 
-/// What a path means; `None` where upstream has no such path either. The error is about its encoding.
+/// Parses a path; `None` if upstream has no such path either. Fails if its encoding is invalid.
 pub fn parse(kinds: &Kinds, path: &str) -> Result<Option<Route>, Status> {
-    // The parts as they came, without the empty one before the first slash.
+    // The parts as received, without the empty one before the first slash.
     let raw: Vec<&str> = path.strip_prefix('/').unwrap_or(path).split('/').collect();
     let decoded = raw.iter().map(|part| decode(part)).collect::<Result<Vec<String>, Status>>()?;
     let mut parts: Vec<&str> = decoded.iter().map(String::as_str).collect();
@@ -162,7 +162,7 @@ fn decode(part: &str) -> Result<String, Status> {
     String::from_utf8(bytes).map_err(|_| Status::bad_request("the path is not UTF-8"))
 }
 
-/// The bytes behind `%XX`, and behind `+` in a query; `None` for a broken escape.
+/// Decodes `%XX`, and `+` in a query; `None` for an invalid escape.
 pub fn percent_decode(text: &str, plus_is_space: bool) -> Option<Vec<u8>> {
     let hex = |byte: u8| (byte as char).to_digit(16);
     let mut bytes = text.bytes();

@@ -1,4 +1,4 @@
-//! `/debug/pprof/`, as Go's `net/http/pprof` has it and `go tool pprof` asks for it.
+//! `/debug/pprof/`, as in Go's `net/http/pprof`, for `go tool pprof`.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use super::reply::{self, Reply};
 use crate::Server;
 
 const INDEX: &str = "/debug/pprof/";
-/// How long a profile is made, where `seconds` does not say, and at most.
+/// The default and maximum duration of a profile.
 const USUAL: u64 = 30;
 const LONGEST: u64 = 300;
 const ARGUMENTS: &str = "/proc/self/cmdline";
 
-/// What there is, with what the index tells of it. (Go's others are about its own scheduler.)
+/// The available profiles, with their descriptions in the index. (Go's others are about its own scheduler.)
 const PROFILES: [(&str, &str); 3] = [
     ("cmdline", "The command line invocation of the current program"),
     (
@@ -26,7 +26,7 @@ const PROFILES: [(&str, &str); 3] = [
     ("profile", "CPU profile. You can specify the duration in the seconds GET parameter."),
 ];
 
-/// `name`: none for the index. Nothing is there with `--profiling=false`.
+/// `name`: `None` for the index. Nothing is served with `--profiling=false`.
 pub async fn answer(server: &Server, path: &str, name: Option<&str>, query: &Query) -> Reply {
     let Some(profiler) = &server.config.profiler else { return reply::not_found() };
     let time = time(query);
@@ -55,7 +55,7 @@ pub async fn answer(server: &Server, path: &str, name: Option<&str>, query: &Que
     }
 }
 
-/// How long it shall take; what is no number, or none above 0, is Go's usual time. `None`: too long.
+/// The requested duration; Go's default if it is not a number above 0. `None`: too long.
 fn time(query: &Query) -> Option<Duration> {
     let seconds = query.first("seconds").and_then(|text| text.parse().ok()).filter(|seconds| *seconds > 0);
     Some(seconds.unwrap_or(USUAL)).filter(|seconds| *seconds <= LONGEST).map(Duration::from_secs)
@@ -69,12 +69,12 @@ fn redirect() -> Reply {
 
 fn refused(code: StatusCode, why: &str) -> Reply {
     let mut reply = reply::text(code, format!("{why}\n"));
-    // What Go's tools know a refusal of a profile by.
+    // Go's tools recognize an error response by this.
     reply.headers_mut().insert("x-go-pprof", HeaderValue::from_static("1"));
     reply
 }
 
-/// The arguments, each ended by a zero byte but the last; what was hidden in them stays so.
+/// The arguments, separated by zero bytes; hidden ones stay hidden.
 fn command_line() -> Reply {
     match std::fs::read(ARGUMENTS) {
         Ok(mut bytes) => {

@@ -1,4 +1,4 @@
-//! Query parameters, and the options that they mean.
+//! Query parameters, and the options that they set.
 
 use std::str::FromStr;
 
@@ -8,7 +8,7 @@ use super::paths::percent_decode;
 use podwright_api::request::Preconditions;
 use podwright_api::{Cause, FieldValidation, Options, Status};
 
-/// The parameters of a query in order; what is not encoded rightly is left out, as Go's `URL.Query` does.
+/// The parameters of a query in order; invalid encodings are dropped, as by Go's `URL.Query`.
 #[derive(Debug, Default, PartialEq)]
 pub struct Query(Vec<(String, String)>);
 
@@ -25,11 +25,11 @@ impl Query {
     pub fn all(&self, key: &str) -> impl Iterator<Item = &str> {
         self.0.iter().filter(move |(k, _)| k == key).map(|(_, value)| value.as_str())
     }
-    /// The first value of a parameter that is given and not empty.
+    /// The first non-empty value of a parameter.
     pub fn first(&self, key: &str) -> Option<&str> {
         self.all(key).next().filter(|value| !value.is_empty())
     }
-    /// Whether a switch is on: given, and neither `0` nor `false`, however that is spelt: Python's clients say `False`.
+    /// Whether a flag is set: present, and neither `0` nor `false` in any case: Python's clients send `False`.
     pub fn flag(&self, key: &str) -> bool {
         self.all(key).next().is_some_and(|value| !value.eq_ignore_ascii_case("false") && value != "0")
     }
@@ -43,7 +43,7 @@ impl Query {
     }
 }
 
-/// The options of any verb. Where upstream's default is not ours, upstream's: unknown fields earn a warning.
+/// The options of any verb. Where defaults differ, upstream's: unknown fields cause a warning.
 pub fn options(query: &Query) -> Result<Options, Status> {
     let field_validation = match query.first("fieldValidation") {
         None | Some("Warn") => FieldValidation::Warn,
@@ -71,7 +71,7 @@ pub fn options(query: &Query) -> Result<Options, Status> {
     })
 }
 
-/// What the deprecated `orphanDependents` means.
+/// The meaning of the deprecated `orphanDependents`.
 fn orphan(query: &Query) -> Option<String> {
     query.first("orphanDependents")?;
     Some(if query.flag("orphanDependents") { "Orphan" } else { "Background" }.to_owned())
@@ -95,7 +95,7 @@ fn unsupported(field: &str, value: &str, supported: &[&str]) -> Status {
     Status::invalid("Options", "meta.k8s.io", "", vec![cause])
 }
 
-/// A delete's options may come as a body; then that is what holds.
+/// A delete's options may come in its body, which then takes precedence.
 pub fn delete_options(options: &mut Options, body: &Value) -> Result<(), Status> {
     let kind = body["kind"].as_str().unwrap_or("DeleteOptions");
     if !body.is_object() || kind != "DeleteOptions" {

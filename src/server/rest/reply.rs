@@ -1,4 +1,4 @@
-//! HTTP answers: objects, lists and errors as bodies, with their codes, headers and encodings.
+//! HTTP responses: objects, lists and errors as bodies, with their status codes, headers and encodings.
 
 use std::convert::Infallible;
 use std::io::Write;
@@ -16,33 +16,33 @@ use serde_json::Value;
 use super::negotiate::{Form, Wanted};
 use podwright_api::{Status, yaml};
 
-/// Of a body that breaks off. (The compiler cannot prove futures with a boxed error type `Send`.)
+/// The error of a body that breaks off. (The compiler cannot prove futures with a boxed error type `Send`.)
 pub type BodyError = std::io::Error;
 pub type HttpBody = UnsyncBoxBody<Bytes, BodyError>;
 pub type Reply = HttpResponse<HttpBody>;
 
-/// From this size on an answer is compressed for those who accept that; upstream's threshold.
+/// Responses from this size on are compressed if the client accepts it; upstream's threshold.
 const COMPRESS_FROM: usize = 128 << 10;
 
 pub const JSON: &str = "application/json";
 
-/// A body that is all there.
+/// A complete body.
 pub fn full(bytes: impl Into<Bytes>) -> HttpBody {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
 }
 
 pub fn with_code(mut reply: Reply, code: u16) -> Reply {
-    // Codes come from `Status`, whose numbers are HTTP's; a strange one from a node is our error.
+    // Codes come from `Status`, whose numbers are HTTP's; an invalid one from a node becomes 500.
     *reply.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     reply
 }
 
-/// Has browsers take a body for what its type says, and for nothing else: names and proxied bodies are others' words.
+/// Forbids browsers to guess another content type: names and proxied bodies are user-controlled.
 pub fn as_it_says(reply: &mut Reply) {
     reply.headers_mut().entry(header::X_CONTENT_TYPE_OPTIONS).or_insert(HeaderValue::from_static("nosniff"));
 }
 
-/// The answer of a HEAD: that of a GET, whose body, as long as it says, stays here.
+/// The response to a HEAD: that of a GET with its length, but without the body.
 pub fn without_body(reply: &mut Reply) {
     if let Some(length) = hyper::body::Body::size_hint(reply.body()).exact() {
         reply.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(length));
@@ -50,24 +50,24 @@ pub fn without_body(reply: &mut Reply) {
     *reply.body_mut() = full("");
 }
 
-/// A plain text.
+/// A plain text response.
 pub fn text(code: StatusCode, text: impl Into<Bytes>) -> Reply {
     let mut reply = typed(full(text), "text/plain; charset=utf-8");
     *reply.status_mut() = code;
     reply
 }
 
-/// What upstream answers where there is nothing: a text, no `Status`.
+/// Upstream's 404 response: a text, not a `Status`.
 pub fn not_found() -> Reply {
     text(StatusCode::NOT_FOUND, "404 page not found\n")
 }
 
-/// What a document is called by its content.
+/// A document's ETag.
 pub fn tag(hash: &str) -> String {
     format!("\"{hash}\"")
 }
 
-/// Whether the client has the content of this name already: `If-None-Match`.
+/// Whether the client has this content already: `If-None-Match`.
 pub fn has(headers: &HeaderMap, hash: &str) -> bool {
     let tag = tag(hash);
     let named = headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
@@ -75,7 +75,7 @@ pub fn has(headers: &HeaderMap, hash: &str) -> bool {
     each.any(|value| value == "*" || value.strip_prefix("W/").unwrap_or(value) == tag)
 }
 
-/// Names the content of an answer to those who keep it.
+/// Adds an ETag to a response.
 pub fn tagged(mut reply: Reply, hash: &str) -> Reply {
     if let Ok(tag) = tag(hash).parse() {
         reply.headers_mut().insert(header::ETAG, tag);
@@ -83,7 +83,7 @@ pub fn tagged(mut reply: Reply, hash: &str) -> Reply {
     reply
 }
 
-/// The answer to who has it already.
+/// The 304 response.
 pub fn not_modified() -> Reply {
     let mut reply = HttpResponse::new(full(""));
     *reply.status_mut() = StatusCode::NOT_MODIFIED;
@@ -100,7 +100,7 @@ pub fn typed(body: HttpBody, media_type: &'static str) -> Reply {
     reply
 }
 
-/// JSON bytes in the form that is wanted.
+/// JSON bytes in the requested form.
 pub fn json(code: u16, bytes: Bytes, wanted: &Wanted) -> Reply {
     let (bytes, media_type) = match wanted.form {
         Form::Json if wanted.pretty => (pretty(&bytes), JSON),
@@ -113,10 +113,10 @@ pub fn json(code: u16, bytes: Bytes, wanted: &Wanted) -> Reply {
     ready(code, bytes, media_type, compress)
 }
 
-/// What upstream's encoder of JSON ends each value with: programs read it by lines.
+/// Upstream's JSON encoder ends each value with this: programs read line by line.
 pub const END: &[u8] = b"\n";
 
-/// Bytes as they go out, and behind them the end of their line. They may be many, and others' too: they are not copied.
+/// Bytes followed by a newline. They may be long and shared, so they are not copied.
 pub fn line(code: u16, bytes: Bytes, media_type: &'static str) -> Reply {
     let mut reply = ready(code, Bytes::new(), media_type, false);
     *reply.body_mut() = Line { rest: Some(bytes), end: true }.map_err(|never| match never {}).boxed_unsync();
@@ -144,17 +144,17 @@ impl Body for Line {
     }
     fn size_hint(&self) -> SizeHint {
         let length = self.rest.as_ref().map_or(0, Bytes::len) + if self.end { END.len() } else { 0 };
-        // A length in memory is one of 64 bits.
+        // A length in memory fits 64 bits.
         SizeHint::with_exact(length as u64)
     }
 }
 
-/// Whether an answer of so many bytes is compressed.
+/// Whether a response of this size is compressed.
 pub fn is_compressed(bytes: usize, wanted: &Wanted) -> bool {
     wanted.gzip && bytes >= COMPRESS_FROM
 }
 
-/// Bytes as they go out.
+/// Bytes in their final form.
 pub fn ready(code: u16, bytes: Bytes, media_type: &'static str, compressed: bool) -> Reply {
     let mut reply = with_code(typed(full(bytes), media_type), code);
     let headers = reply.headers_mut();
@@ -181,7 +181,7 @@ fn to_yaml(bytes: &[u8]) -> Bytes {
     let value: Value = serde_json::from_slice(bytes).unwrap_or_default();
     match yaml::to_string(&value) {
         Ok(text) => text.into(),
-        // Every JSON value has a YAML form; were there one without, JSON is YAML too.
+        // Every JSON value has a YAML form; if not, JSON is YAML too.
         Err(_) => Bytes::copy_from_slice(bytes),
     }
 }
@@ -192,11 +192,11 @@ pub fn gzip(bytes: &[u8]) -> Bytes {
     zip.finish().into()
 }
 
-/// Bytes that are compressed piece by piece.
+/// Incremental compression.
 pub struct Zip(GzEncoder<Vec<u8>>);
 
 impl Zip {
-    /// For so many bytes, more or less.
+    /// For about this many bytes.
     pub fn new(bytes: usize) -> Zip {
         Zip(GzEncoder::new(Vec::with_capacity(bytes / 4), Compression::fast()))
     }
@@ -209,9 +209,9 @@ impl Zip {
     }
 }
 
-/// A `Status` as the whole answer. Errors are JSON even where YAML was wished for objects.
+/// A `Status` as the response. Errors are JSON even if YAML was requested.
 pub fn status(status: &Status, wanted: &Wanted) -> Reply {
-    // A Status encodes: it is made of strings and numbers.
+    // A Status always encodes: it consists of strings and numbers.
     let bytes = serde_json::to_vec(status).unwrap_or_default();
     let wanted = Wanted { gzip: false, ..*wanted };
     let mut reply = json(status.http_code(), bytes.into(), &wanted);

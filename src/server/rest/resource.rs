@@ -1,4 +1,4 @@
-//! Objects: a request's method, path, query and body make the request of the pipeline.
+//! Objects: turns a request's method, path, query and body into the pipeline's request.
 
 use std::sync::Arc;
 
@@ -22,10 +22,10 @@ use super::table::{Include, Tabulator};
 use super::written::{cost_of, cost_of_status, length_of, written};
 use super::{Ask, Asked, Face, discovery, negotiate, not_allowed, query, streams, traced, watch};
 
-/// A watch that names no end ends after half an hour, up to twice that: clients then come back, spread over time.
+/// A watch without a timeout ends after half an hour, up to twice that: clients then reconnect spread over time.
 const SHORTEST_WATCH: u64 = 1800;
 
-/// Gives a watch that names no end an end. The superuser's may go on: the server's own, and the node's beside it.
+/// Sets the timeout of a watch without one. The superuser's may last: the server's own, and those of the node beside it.
 pub(crate) fn end_at_last(server: &Server, request: &mut Request) {
     if !request.user.is_in("system:masters") {
         request.options.timeout_seconds.get_or_insert_with(|| SHORTEST_WATCH + server.env.below(SHORTEST_WATCH));
@@ -33,7 +33,7 @@ pub(crate) fn end_at_last(server: &Server, request: &mut Request) {
 }
 
 impl Face {
-    /// Objects: the method, the path and the query make the request of the pipeline.
+    /// Turns the method, path and query into the pipeline's request, and runs it.
     pub(super) async fn resource(
         &self,
         peer: &Peer,
@@ -106,11 +106,11 @@ impl Face {
         let work = async {
             take_body(&mut request, target.kind, &headers, &bytes)?;
             drop(bytes);
-            // Who applies must say its name.
+            // Server-side apply requires an explicit field manager.
             if request.options.patch_type != Some(PatchType::Apply) {
                 request.options.field_manager = request.options.field_manager.or_else(|| agent_name(&headers));
             }
-            // On the heap: of a request all that it waits for lies there, however deep.
+            // On the heap: the request's nested futures would enlarge the stack.
             Ok(Box::pin(self.server.handle(request)).await)
         };
         let answer = held.within(self.server.large.run(&ask.user, size, work)).await;
@@ -123,7 +123,7 @@ impl Face {
         let mut room = match self.server.answers.try_enter(&ask.user, cost.room) {
             Some(room) => room,
             None => {
-                // Nor shall others wait for a place that is not worked in.
+                // Do not let others wait for an unused place.
                 place = None;
                 self.room(&ask.user, &mut seat, cost.room).await?
             }
@@ -145,7 +145,7 @@ impl Face {
     }
 }
 
-/// What a method means for a path.
+/// The verb for a method and path.
 fn verb(method: &Method, target: &Target, watches: bool) -> Option<Verb> {
     let (named, sub) = (target.name.is_some(), target.subresource.is_some());
     if let Some(connected @ ("log" | "exec" | "attach" | "portforward" | "proxy")) = target.subresource.as_deref() {
@@ -153,7 +153,7 @@ fn verb(method: &Method, target: &Target, watches: bool) -> Option<Verb> {
         return (served && (connected != "proxy" || discovery::is_proxied(target.kind))).then_some(Verb::Connect);
     }
     match *method {
-        // A HEAD is a GET whose body stays here.
+        // A HEAD is a GET without the response body.
         Method::GET | Method::HEAD if target.watch => Some(Verb::Watch),
         Method::GET | Method::HEAD if named => Some(Verb::Get),
         Method::GET | Method::HEAD if watches => Some(Verb::Watch),
@@ -167,7 +167,7 @@ fn verb(method: &Method, target: &Target, watches: bool) -> Option<Verb> {
     }
 }
 
-/// Whether what is answered can be printed as a table. Upstream's reviews, and what is ordered of an object, cannot.
+/// Whether the response can be a table. Reviews and subresources with kinds of their own cannot, as upstream.
 fn has_table(target: &Target) -> bool {
     match target.subresource.as_deref() {
         Some(sub) => sub == "scale" || kinds::order::of(sub).is_none(),
@@ -175,7 +175,7 @@ fn has_table(target: &Target) -> bool {
     }
 }
 
-/// What a body becomes, by how it is written; what cannot be read is not.
+/// The decoded size of a body by its encoding; unsupported encodings are not decoded.
 fn body_size(bytes: &[u8], verb: Verb, headers: &hyper::HeaderMap) -> BodySize {
     let form = match verb {
         Verb::Patch => negotiate::patch_form(headers).map(|(_, form)| form),
@@ -188,7 +188,7 @@ fn body_size(bytes: &[u8], verb: Verb, headers: &hyper::HeaderMap) -> BodySize {
     }
 }
 
-/// The body as the verb wants it.
+/// Parses the body as the verb requires.
 fn take_body(request: &mut Request, kind: &Kind, headers: &hyper::HeaderMap, bytes: &[u8]) -> Result<(), Status> {
     let order = request.subresource.as_deref().and_then(kinds::order::of);
     let meant_kind = order.unwrap_or(kind).kind;
@@ -213,7 +213,7 @@ fn take_body(request: &mut Request, kind: &Kind, headers: &hyper::HeaderMap, byt
     Ok(())
 }
 
-/// Who changes a field, where the client does not say: its name, as its User-Agent begins.
+/// The default field manager: the beginning of the User-Agent.
 fn agent_name(headers: &hyper::HeaderMap) -> Option<String> {
     let agent = headers.get(hyper::header::USER_AGENT)?.to_str().ok()?;
     let name: String = agent.split('/').next()?.chars().take(128).collect();

@@ -1,7 +1,7 @@
-//! What is left of a body when its request has been answered, over HTTP/2.
+//! The rest of a request body after the response, over HTTP/2.
 //!
-//! Who is refused early is still sending. A stream whose body is given up is reset there, and many clients take that for an error
-//! and lose the answer. So what still comes is taken in and thrown away, for a moment. (Of HTTP/1 `linger` takes care.)
+//! A client that is refused early is still sending. If its body is dropped, the stream is reset, and many clients take that for an
+//! error and lose the response. So further input is read and discarded for a moment. (`linger` does this for HTTP/1.)
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -11,11 +11,11 @@ use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, SizeHint};
 
-/// For how long, and how much is taken in: more than the largest body. Who sends on is told to stop by the reset.
+/// For how long, and how much is read: more than the largest body. The reset stops clients that send more.
 const TIMEOUT: Duration = Duration::from_secs(2);
 const MOST: usize = 4 << 20;
 
-/// A body that is read to its end also by nobody.
+/// A body that is read to its end even if dropped.
 pub(super) struct ReadToEnd<B: Body<Data = Bytes> + Send + Unpin + 'static>(Option<B>);
 
 impl<B: Body<Data = Bytes> + Send + Unpin + 'static> ReadToEnd<B> {
@@ -67,7 +67,7 @@ mod tests {
 
     use super::*;
 
-    /// So many pieces, and how many were read.
+    /// This many pieces, and how many were read.
     struct Pieces(usize, Arc<AtomicUsize>);
 
     impl Body for Pieces {

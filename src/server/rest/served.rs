@@ -1,4 +1,4 @@
-//! What is served at one moment, here and by others; and the documents about it, each made once.
+//! Everything served at one moment, here and by others; and the documents about it, each built once.
 
 use std::sync::Arc;
 
@@ -29,12 +29,12 @@ impl Served {
         Served { groups: listing(&kinds, &table), kinds, gathered, table, stamp }
     }
 
-    /// The kinds of those versions that nobody else serves.
+    /// The kinds of versions that are served here.
     pub fn local(&self) -> Vec<&'static Kind> {
         self.kinds.all().filter(|kind| self.table.remote(kind.group, kind.version).is_none()).collect()
     }
 
-    /// Those who serve other versions.
+    /// The servers of other versions.
     pub fn remote(&self) -> impl Iterator<Item = &Arc<Registration>> {
         self.groups.iter().flat_map(|group| &group.versions).filter_map(|listed| listed.remote.as_ref())
     }
@@ -43,7 +43,7 @@ impl Served {
         self.groups.iter().find(|group| group.name == name && !name.is_empty())
     }
 
-    /// Whether there is something to tell at a place.
+    /// Whether discovery has content for a path.
     pub fn has(&self, place: &Route) -> bool {
         match place {
             Route::Group(name) => self.group(name).is_some(),
@@ -52,7 +52,7 @@ impl Served {
         }
     }
 
-    /// The kinds that a document of discovery tells of.
+    /// The kinds that a discovery document covers.
     pub fn concerned(&self, place: &Route) -> impl Iterator<Item = &'static Kind> {
         self.kinds.all().filter(move |kind| match place {
             Route::Group(name) => kind.group == name && !name.is_empty(),
@@ -61,7 +61,7 @@ impl Served {
         })
     }
 
-    /// The document of this name about all that is served; these kinds are what it tells of as long as nobody adds to them.
+    /// The document of this name about everything served; it depends on these kinds only, unless other servers add to them.
     pub async fn document(
         &self,
         server: &Server,
@@ -76,7 +76,7 @@ impl Served {
         }
     }
 
-    /// The OpenAPI v3 document of a version that somebody else serves, if he has one.
+    /// The OpenAPI v3 document of a remotely served version, if it has one.
     pub async fn openapi_v3(
         &self,
         server: &Server,

@@ -1,7 +1,6 @@
-//! What a path asks for, read without knowing the kinds: so of what other servers serve, and of those who are not authenticated.
-//! These learn nothing of which kinds there are: what they ask for is judged before
-//! anybody looks whether it exists, which methods and subresources it has, or whether its query is right. Upstream does so with all
-//! requests (`RequestInfoFactory`).
+//! Derives a request's attributes from its path without knowing the kinds: for other servers' resources, and for unauthenticated
+//! clients. These must not learn which kinds exist: they are authorized before checking whether the resource exists, which methods
+//! and subresources it has, or whether the query is valid. Upstream does so for all requests (`RequestInfoFactory`).
 
 use hyper::Method;
 
@@ -11,10 +10,10 @@ use crate::authorize::attributes::Attributes;
 use podwright_api::selector::FieldSelector;
 use podwright_api::{Status, User};
 
-/// The group of who shows no credentials.
+/// The group of clients without credentials.
 const STRANGERS: &str = "system:unauthenticated";
 
-/// What is asked for.
+/// The attributes of a request.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Read {
     pub verb: &'static str,
@@ -28,15 +27,15 @@ pub struct Read {
 }
 
 impl Read {
-    /// What of a query says what is asked for. Of several values the first is read here; others may read the last.
+    /// The query parameters that affect authorization. Of several values the first is used here; others may use the last.
     pub const OF_QUERY: [&str; 2] = ["fieldSelector", "watch"];
 
-    /// What somebody without credentials asks for. `None` for who is authenticated, and for a path that names no resource.
+    /// The attributes of a request without credentials. `None` for authenticated users, and for non-resource paths.
     pub fn of_stranger(user: &User, method: &Method, path: &str, query: &Query) -> Result<Option<Read>, Status> {
         if user.is_in(STRANGERS) { Read::of(method, path, query) } else { Ok(None) }
     }
 
-    /// `None` for a path that names no resource. An error: it begins as one that does, and ends before it has.
+    /// `None` for a non-resource path; an error if it is an incomplete resource path.
     pub fn of(method: &Method, path: &str, query: &Query) -> Result<Option<Read>, Status> {
         let decoded = |part: &str| {
             let bytes = super::paths::percent_decode(part, false).unwrap_or_default();
@@ -49,7 +48,7 @@ impl Read {
             ["apis", group, version, rest @ ..] => (*group, *version, rest),
             _ => return Ok(None),
         };
-        // Of old, a path could say so, and then says so of each method and with a name too.
+        // The deprecated watch prefix applies to every method, and also with a name.
         let (old, rest) = match rest {
             ["watch"] => {
                 let why = format!("unable to determine kind and namespace from url, {path}");
@@ -74,7 +73,7 @@ impl Read {
             other => other,
         };
         let named = || FieldSelector::parse(selector).ok()?.exact("metadata.name").map(str::to_owned);
-        // A name in the path is the one, whatever the query says.
+        // A name in the path takes precedence over the query.
         let of_many = name.is_empty() && matches!(verb, "list" | "watch" | "deletecollection");
         Ok(Some(Read {
             verb,

@@ -10,7 +10,7 @@ use podwright_api::columns::{AGE, Cell, Column, Columns, LONGEST_CELL, NAME, cut
 use podwright_api::request::List;
 use podwright_api::{Kind, Object, Status};
 
-/// Which part of an object a row carries: the parameter `includeObject`.
+/// The part of an object in a row: the parameter `includeObject`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Include {
     Nothing,
@@ -33,7 +33,7 @@ impl Include {
     }
 }
 
-/// What makes tables of a kind's objects.
+/// Converts a kind's objects to tables.
 #[derive(Clone, Copy)]
 pub struct Tabulator {
     pub kind: &'static Kind,
@@ -41,7 +41,7 @@ pub struct Tabulator {
     pub now: Timestamp,
 }
 
-/// The columns of a Scale, whatever it is a view of.
+/// The columns of a Scale of any object.
 const SCALE: &[Column] = &[
     NAME,
     podwright_api::columns::column("DESIRED", |o, _| number(o, "spec.replicas").to_string()),
@@ -88,8 +88,8 @@ impl Tabulator {
         }
     }
 
-    /// The row of an object of so many bytes. What a definition's columns show of it has together no more than that, or than a
-    /// cell may have: each may show the same.
+    /// The row of an object of this size. A CRD's columns together show no more than that, or than a cell may have: each may show
+    /// the same.
     fn row(&self, columns: &[Column], object: Object, size: usize) -> Value {
         let mut left = size.max(LONGEST_CELL);
         let cell = |column: &Column| match (&column.cell, column.value(&object, self.now)) {
@@ -109,7 +109,7 @@ impl Tabulator {
     }
 }
 
-/// All of a Table but its rows.
+/// A Table without its rows.
 fn head(metadata: Value, columns: Option<&[Column]>) -> Map<String, Value> {
     let head: Vec<Value> = columns.into_iter().flatten().map(definition).collect();
     let fields = [
@@ -136,7 +136,7 @@ fn definition(column: &Column) -> Value {
     })
 }
 
-/// `NOMINATED NODE` as upstream writes a column's name: `Nominated Node`; short words are abbreviations.
+/// `NOMINATED NODE` in upstream's form: `Nominated Node`; short words are abbreviations.
 fn title(name: &str) -> String {
     let word = |word: &str| match word.len() {
         0..=2 => word.to_owned(),
@@ -153,21 +153,21 @@ fn partial(mut object: Object) -> Value {
     json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": object.0["metadata"].take()})
 }
 
-/// What is read of an object of which the metadata is wanted alone: its own bytes.
+/// The metadata of an object, as its original bytes.
 #[derive(Deserialize)]
 struct Described<'a> {
     #[serde(borrow)]
     metadata: &'a RawValue,
 }
 
-/// The metadata of one object alone.
+/// The metadata of one object.
 pub fn metadata_of(bytes: &[u8]) -> Result<Bytes, Status> {
     let object: Described<'_> = serde_json::from_slice(bytes).map_err(Status::internal)?;
     let head = "{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/v1\",\"metadata\":";
     Ok([head, object.metadata.get(), "}"].concat().into())
 }
 
-/// The metadata of a list's items alone.
+/// The metadata of a list's items.
 pub async fn metadata_of_list(list: &List) -> Result<Listed, Status> {
     let items = lists::each(&list.items, |item| metadata_of(item)).await?;
     let mut listed = lists::listed(list, items);

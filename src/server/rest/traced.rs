@@ -1,9 +1,8 @@
-//! The span of a request by REST, as upstream's API server has it (KEP-647), or by JSON-RPC.
+//! The span of a request by REST, as in upstream's API server (KEP-647), or by JSON-RPC.
 //!
-//! A `traceparent` is believed of who may do everything or looks after the cluster, upstream's `system:masters` and
-//! `system:monitoring`: their request is a part of the trace that they name. Others' are the first of a trace of their own, for
-//! which the configuration says how likely it is recorded, and which tells of the other: nobody adds to others' traces, or has
-//! more recorded than others.
+//! A `traceparent` is trusted from administrators and monitoring, upstream's `system:masters` and `system:monitoring`: their
+//! request becomes part of that trace. Other users' requests start a trace of their own, which links to the other one and is
+//! sampled by the configured rate: users cannot add to others' traces, or have more recorded than others.
 
 use std::time::SystemTime;
 
@@ -17,7 +16,7 @@ use podwright_api::{Request, User};
 
 const BELIEVED: [&str; 2] = ["system:masters", "system:monitoring"];
 
-/// What a request says that it is a part of. Two of it are none.
+/// The trace context of a request. Two of them count as none.
 pub fn named_by(headers: &HeaderMap) -> Option<Link> {
     if !are_made() {
         return None;
@@ -31,7 +30,7 @@ fn the_one(headers: &HeaderMap) -> Option<Link> {
     if all.next().is_some() { None } else { Link::parse(one) }
 }
 
-/// Begins the span of a request whose caller is known by now; how long that took is its first part.
+/// Starts the span of an authenticated request; the time so far is its first part.
 pub fn begin(http: &HttpRequest<HttpBody>, origin: &request::Origin, user: &User, began: SystemTime) -> Span {
     let span = begin_as(http.method().as_str(), origin, user, began);
     if span.is_recorded() {
@@ -42,7 +41,7 @@ pub fn begin(http: &HttpRequest<HttpBody>, origin: &request::Origin, user: &User
     span
 }
 
-/// The same of a request by JSON-RPC, whose caller is that of its connection, or of the HTTP request that it came in.
+/// The same for a JSON-RPC request, whose caller is that of its connection or HTTP request.
 pub fn begin_call(method: &'static str, request: &Request) -> Span {
     let Some(origin) = &request.origin else { return Span::default() };
     let span = begin_as(method, origin, &request.user, SystemTime::now());
@@ -73,13 +72,13 @@ fn begin_as(name: &str, origin: &request::Origin, user: &User, began: SystemTime
     if span.is_recorded() {
         span.set("user_agent.original", &origin.user_agent);
         span.set("audit-id", &origin.id);
-        // It is the first one: there is one request to an origin.
+        // It is the first one: an origin has one request.
         let _ = origin.span.set(span.clone());
     }
     span
 }
 
-/// Names the span by what is asked for; names and namespaces of objects are not told in it.
+/// Names the span by the kind of request, without names and namespaces of objects.
 pub fn named(target: &Target, method: &Method, verb: &str) {
     let span = Span::current();
     span.set("verb", verb);

@@ -20,37 +20,37 @@ use crate::{Server, Watch};
 use podwright_api::request::{EventKind, Origin};
 use podwright_api::{Status, User, WatchEvent};
 
-/// So many events go out in one chunk when they are there at once, unless they are larger than so many bytes.
+/// The most events per chunk when available at once, unless they exceed this many bytes.
 const TOGETHER: usize = 128;
 const CHUNK: usize = 32 << 10;
-/// A chunk costs about so much of a CPU, whatever is in it, and all watches together shall take no more than one CPU for that: so
-/// with a thousand of them each gets one in 20 ms, and what comes meanwhile goes out together. They hear of it sooner than if
-/// each event were a chunk; a few watches never wait.
+/// The approximate CPU cost of a chunk of any size. All watches together should use at most one CPU for chunks: with a thousand of
+/// them each sends one every 20 ms, and events in between are batched. That is faster than a chunk per event; a few watches never
+/// wait.
 const COST: Duration = Duration::from_micros(20);
-/// No longer than this, and not for less.
+/// The longest wait, and the shortest worth waiting.
 const LONGEST: Duration = Duration::from_millis(50);
 const SHORTEST: Duration = Duration::from_millis(2);
-/// After a time of silence so many go out at once all the same.
+/// How many chunks go out at once after silence.
 const BURST: u32 = 16;
 
-/// How the events of one watch are written.
+/// The encoder of one watch's events.
 struct Writer {
     server: Arc<Server>,
     user: User,
     events: Watch,
     shape: Shape,
     tabulator: Tabulator,
-    /// A Table's columns are told once, and again when their definition asks for others.
+    /// A Table's columns are sent once, and again when the definition changes them.
     head_told: Option<Vec<String>>,
     waiting: Vec<WatchEvent>,
-    /// Written and not sent: a large object, as all its watchers have it, and what is around it.
+    /// Encoded but not sent: a large object, shared by all its watchers, and what surrounds it.
     ready: VecDeque<Bytes>,
     ongoing: Ongoing,
 }
 
-/// What a watch has for as long as it goes on.
+/// Held while a watch lasts.
 pub struct Ongoing {
-    /// Comes when who watches is nobody any more: his token or certificate has ended.
+    /// Resolves when the credentials end.
     pub withdrawn: Ended,
     pub pace: Pace,
     /// Counts the events.
@@ -59,7 +59,7 @@ pub struct Ongoing {
     pub _origin: Arc<Origin>,
 }
 
-/// The answer that goes on until the watch ends or the client leaves. Who reads slowly is cut off by the cache.
+/// The response, which lasts until the watch ends or the client leaves. The cache cuts off slow readers.
 pub fn reply(
     server: Arc<Server>,
     user: User,
@@ -114,7 +114,7 @@ impl Writer {
         {
             let (kind, object) = match self.shown(&event).await {
                 Ok(object) => (event.kind, object),
-                // What cannot be shown is told as an error.
+                // What cannot be converted is sent as an error.
                 Err(status) => (EventKind::Error, Bytes::from(serde_json::to_vec(&status).unwrap_or_default())),
             };
             begin(&mut out, kind);
@@ -128,7 +128,7 @@ impl Writer {
         (!out.is_empty()).then(|| out.into())
     }
 
-    /// The object of an event in the shape that was asked for: the same for all watches that ask for it.
+    /// An event's object in the requested representation, shared by all watches with the same.
     async fn shown(&mut self, event: &WatchEvent) -> Result<Bytes, Status> {
         if event.kind == EventKind::Error || self.shape == Shape::Whole {
             return Ok(event.object.clone());
@@ -147,12 +147,12 @@ impl Writer {
             Shape::Table => tabulator.one(object, with_head),
         };
         let work = async { server.shown.get_or(object, by, shaped, Bytes::len) };
-        // The connection asks for it, not a request that is measured.
+        // The connection polls this, not a measured request.
         server.limiters.cpu.measured(&self.user, server.large.run(&self.user, object.len(), work)).await
     }
 }
 
-/// Which of all that is made of an object of a kind; 0 is another version of it.
+/// Identifies a representation of an object of a kind; 0 is another version of it.
 fn which(shape: Shape, include: Include, with_head: bool) -> u8 {
     let include = match include {
         Include::Nothing => 2,
@@ -165,9 +165,9 @@ fn which(shape: Shape, include: Include, with_head: bool) -> u8 {
     }
 }
 
-/// When the chunks of one watch go out (GCRA, as of rate limits for cells).
+/// When the chunks of one watch are sent (GCRA, as for ATM cells).
 pub struct Pace {
-    /// As many as there are watches, and one more.
+    /// Its reference count is the number of watches, plus one.
     watches: Arc<()>,
     /// When a whole burst may be sent again.
     whole: Instant,
@@ -178,7 +178,7 @@ impl Pace {
         Pace { watches, whole: Instant::now() }
     }
 
-    /// When the next chunk goes out, of which there is one now; none: at once.
+    /// When the next chunk may be sent, which is available now; `None`: at once.
     fn next(&mut self, now: Instant) -> Option<Instant> {
         let watches = u32::try_from(Arc::strong_count(&self.watches)).unwrap_or(u32::MAX);
         let each = COST.saturating_mul(watches).min(LONGEST);
@@ -191,7 +191,7 @@ impl Pace {
     }
 }
 
-/// What ends an event.
+/// The end of an event.
 const END: &[u8] = b"}\n";
 
 fn begin(out: &mut Vec<u8>, kind: EventKind) {
@@ -225,7 +225,7 @@ mod tests {
         }
         assert_eq!(pace.next(start), Some(start + each));
         assert_eq!(pace.next(start + each), Some(start + 2 * each));
-        // After a time of silence all is as it was.
+        // After silence the burst is available again.
         let later = start + each * (BURST + 2);
         for _ in 0..BURST {
             assert_eq!(pace.next(later), None);

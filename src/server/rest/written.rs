@@ -1,4 +1,4 @@
-//! An answer in the form and shape that are wanted, and what it takes to write it.
+//! A response in the requested form and representation, and the cost of encoding it.
 
 use crate::large::of_copies;
 use podwright_api::request::Body;
@@ -9,7 +9,7 @@ use super::negotiate::{Form, Shape, Wanted};
 use super::reply::{self, Reply};
 use super::table::{self, Tabulator};
 
-/// How many bytes an answer has, more or less.
+/// The approximate size of a response.
 pub(crate) fn size_of(response: &Response) -> usize {
     match &response.body {
         Body::Object { bytes, .. } => bytes.len(),
@@ -18,10 +18,10 @@ pub(crate) fn size_of(response: &Response) -> usize {
     }
 }
 
-/// How many times its bytes a tree of values has, more or less.
+/// The approximate ratio of a value tree to its bytes.
 pub(super) const TREE: usize = 8;
 
-/// What it takes to write an answer: room in memory, in bytes, and work, in bytes of a request.
+/// The cost of encoding a response: room in memory, in bytes, and work, in bytes of a request.
 pub(super) struct Cost {
     pub room: usize,
     pub work: usize,
@@ -41,7 +41,7 @@ pub(super) fn cost_of_status(status: &Status, wanted: &Wanted) -> Cost {
     cost(status.message.len() + of_causes, false, &Wanted { gzip: false, shape: Shape::Whole, ..*wanted })
 }
 
-/// What an answer of so many bytes of JSON takes: one that goes out as it is is copied at most.
+/// The cost of a response with this much JSON: unchanged output is copied at most once.
 fn cost(bytes: usize, is_list: bool, wanted: &Wanted) -> Cost {
     let as_tree = wanted.form == Form::Yaml || wanted.pretty || wanted.shape == Shape::Table;
     let rendered = as_tree || wanted.shape != Shape::Whole || reply::is_compressed(bytes, wanted);
@@ -53,13 +53,13 @@ fn cost(bytes: usize, is_list: bool, wanted: &Wanted) -> Cost {
     Cost { room: if as_tree { bytes + TREE * bytes } else { bytes }, work }
 }
 
-/// How many bytes a reply has that is all there.
+/// The length of a complete response.
 pub(super) fn length_of(reply: &Reply) -> usize {
     let length = hyper::body::Body::size_hint(reply.body()).lower();
     usize::try_from(length).unwrap_or(usize::MAX)
 }
 
-/// A response in the form and shape that are wanted.
+/// Encodes a response in the requested form and representation.
 pub(super) async fn written(response: Response, wanted: &Wanted, tabulator: &Tabulator) -> Result<Reply, Status> {
     let mut reply = match response.body {
         Body::Object { bytes, created } => {

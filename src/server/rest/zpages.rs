@@ -1,4 +1,4 @@
-//! `/statusz` and `/flagz`: what runs here since when, and how it was told to (KEP-4827, KEP-4828).
+//! `/statusz` and `/flagz`: the running version and its start time, and its flags (KEP-4827, KEP-4828).
 
 use hyper::StatusCode;
 use hyper::header::HeaderMap;
@@ -11,22 +11,22 @@ use super::reply::{self, Reply};
 use crate::Server;
 use podwright_api::{Status, process};
 
-/// What upstream calls this part of a control plane.
+/// Upstream's name of this component.
 const COMPONENT: &str = "kube-apiserver";
 const GROUP: &str = "config.k8s.io";
 const VERSIONS: [&str; 2] = ["v1alpha1", "v1beta1"];
-/// The paths that help to find out what is wrong.
+/// Paths for diagnosis.
 const PATHS: [&str; 8] = ["/debug", "/flagz", "/healthz", "/livez", "/metrics", "/readyz", "/statusz", "/version"];
 
-/// How a page is written.
+/// The form of a page.
 enum Page {
     Text,
-    /// An object of this version.
+    /// A versioned object.
     Object(&'static str, Wanted),
 }
 
 impl Page {
-    /// What the client prefers; objects only if it names their kind, as upstream.
+    /// The client's preference; objects only if it names their kind, as upstream.
     fn wanted(headers: &HeaderMap, kind: &str) -> Result<Page, Status> {
         let clauses = negotiate::clauses(headers);
         if clauses.is_empty() {
@@ -95,7 +95,7 @@ pub fn statusz(server: &Server, headers: &HeaderMap) -> Result<Reply, Status> {
     Ok(page)
 }
 
-/// As upstream writes it.
+/// In upstream's format.
 fn uptime(up: SignedDuration) -> String {
     let seconds = up.as_secs();
     format!("{} hr {:02} min {:02} sec", seconds / 3600, seconds / 60 % 60, seconds % 60)

@@ -1,4 +1,4 @@
-//! What the audit log is told of calls that are not requests for objects.
+//! Audit logging of calls that are not resource requests.
 
 use std::sync::Arc;
 
@@ -12,17 +12,17 @@ use crate::Server;
 use crate::audit::Facts;
 use crate::rest::origin;
 
-/// So much of a path is told to the audit log.
+/// The longest path in the audit log.
 const TOLD: usize = 1024;
 
-/// Tells the audit log of what does not go through the pipeline, by the path that it is authorized as.
+/// Records a call outside the pipeline, under the path that it is authorized as.
 pub(crate) fn tell<T>(server: &Server, ext: &Extensions, verb: &str, path: &str, outcome: &Result<T, Status>) {
     tell_of(server, ext, verb, path, outcome.as_ref().err());
 }
 
 pub(crate) fn tell_of(server: &Server, ext: &Extensions, verb: &str, path: &str, failure: Option<&Status>) {
     let (Some(audit), Some(connection)) = (&server.config.audit, ext.get::<Arc<Origin>>()) else { return };
-    // A part of it may be anybody's word.
+    // A part of it may be user-controlled.
     let path = &path.chars().take(TOLD).collect::<String>();
     let (mut origin, user) = (origin::again(&server.env, connection), user(ext));
     if let Some(origin) = Arc::get_mut(&mut origin) {
@@ -32,7 +32,7 @@ pub(crate) fn tell_of(server: &Server, ext: &Extensions, verb: &str, path: &str,
     audit.face(&origin, &facts, failure.map_or(200, |why| why.code), failure);
 }
 
-/// Tells the audit log of a call of a method that there is not.
+/// Records a call of an unknown method.
 pub(crate) fn tell_unknown(server: &Server, ext: &Extensions, method: &str) {
     let why = Status::failure(404, "NotFound", "the server has no such method");
     tell_of(server, ext, "post", &format!("/rpc/{method}"), Some(&why));

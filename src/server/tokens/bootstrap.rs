@@ -1,4 +1,4 @@
-//! Bootstrap tokens, by which nodes join: Secrets of type `bootstrap.kubernetes.io/token` in `kube-system`.
+//! Bootstrap tokens for joining nodes: Secrets of type `bootstrap.kubernetes.io/token` in `kube-system`.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -32,7 +32,7 @@ fn user_of(stored: &Object, token: &Token, now: jiff::Timestamp) -> Option<User>
     if stored.0["type"] != bootstrap_token::TYPE || stored.is_terminating() {
         return None;
     }
-    // Digests, so that the time it takes tells nothing of the secret.
+    // Compares digests, so that timing reveals nothing about the secret.
     let same = |a: &str, b: &str| Sha256::digest(a.as_bytes()) == Sha256::digest(b.as_bytes());
     if data(bootstrap_token::ID)? != token.id() || !same(&data(bootstrap_token::SECRET)?, token.secret()) {
         return None;

@@ -72,7 +72,7 @@ impl Server {
         Ok(Response { warnings, ..get::object(request.to_string().into(), true) })
     }
 
-    /// Ties a token to an object, so that it ends with it.
+    /// Binds a token to an object, whose deletion invalidates it.
     fn bind_token(
         &self,
         call: &ResolvedRequest,
@@ -115,7 +115,7 @@ impl Server {
         Ok(())
     }
 
-    /// The object that a token shall be bound to.
+    /// The object to bind a token to.
     fn referred(&self, call: &ResolvedRequest, plural: &str, reference: &Value) -> Result<Arc<Item>, Status> {
         let kind = kinds::lookup(plural).ok_or_else(|| Status::internal(format!("no kind {plural}")))?;
         let name = reference["name"].as_str().unwrap_or("");
@@ -131,7 +131,7 @@ impl Server {
         Ok(object)
     }
 
-    /// Where a Pod is, for whoever reads its token; the uid too, where the Node exists.
+    /// The Pod's node as a claim; with the uid if the Node exists.
     fn node_claim(&self, name: &str) -> Result<Value, Status> {
         let kind = kinds::lookup("nodes").ok_or_else(|| Status::internal("no kind Node"))?;
         Ok(match self.cache.resource(kind).get(&kind.key(None, name)) {

@@ -1,8 +1,8 @@
-//! ServiceAccount tokens: [`issue`] signs them with a key kept in the store, [`verify`] reads them, and the documents here tell
+//! ServiceAccount tokens: [`issue`] signs them with a key kept in the store, [`verify`] verifies them, and the documents here tell
 //! others how to.
 //!
-//! Other bearer tokens are recognized beside them: those that a [`secret`] keeps, [`static_tokens`] of a file, [`bootstrap`]
-//! tokens, an [`oidc`] issuer's.
+//! Other bearer tokens: those stored in a [`secret`], [`static_tokens`] from a file, [`bootstrap`] tokens, and those of an [`oidc`]
+//! issuer.
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
@@ -31,11 +31,11 @@ pub use static_tokens::StaticTokens;
 pub use verify::Authenticated;
 pub(super) use verify::Verified;
 
-/// Who signs, and the audience of tokens that name none.
+/// The issuer, and the default audience.
 pub const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 const KEY: &str = "/registry/keys/serviceaccount";
 
-/// The key that tokens are signed with.
+/// The key that signs tokens.
 pub(super) struct Signer {
     header: Header,
     encoding: EncodingKey,
@@ -45,7 +45,7 @@ pub(super) struct Signer {
 }
 
 impl Signer {
-    /// Reads the key from the store, or makes it.
+    /// Reads the key from the store, or generates it.
     pub async fn open(store: &dyn Store, env: &Env) -> Result<Signer, Status> {
         if let Some(entry) = store.get(KEY).await.map_err(store_error)? {
             return Signer::of_stored(&entry.value);
@@ -92,14 +92,14 @@ fn generate(env: &Env) -> Result<Bytes, Status> {
     loop {
         let mut bytes = [0u8; 32];
         env.fill(&mut bytes);
-        // Nearly every number is a key; those that are none are drawn again.
+        // Nearly every number is a valid key; others are drawn again.
         let Ok(key) = SigningKey::from_slice(&bytes) else { continue };
         let der = key.to_pkcs8_der().map_err(Status::internal)?;
         return Ok(json!({"algorithm": "ES256", "pkcs8": STANDARD.encode(der.as_bytes())}).to_string().into());
     }
 }
 
-/// What `/.well-known/openid-configuration` and `/openid/v1/jwks` say.
+/// The content of `/.well-known/openid-configuration` and `/openid/v1/jwks`.
 impl Server {
     /// The discovery document of the issuer of ServiceAccount tokens.
     pub fn openid_configuration(&self) -> Value {
@@ -112,7 +112,7 @@ impl Server {
         })
     }
 
-    /// The keys that ServiceAccount tokens are verified with.
+    /// The keys that verify ServiceAccount tokens.
     pub fn openid_keys(&self) -> Value {
         json!({"keys": [self.signer.public]})
     }

@@ -1,6 +1,6 @@
-//! Bearer tokens of an OpenID Connect issuer, as upstream's `--oidc-*` options have them.
+//! Bearer tokens of an OpenID Connect issuer, configured like upstream's `--oidc-*` flags.
 //!
-//! The issuer's keys come from a file, or from the issuer itself; they are read when no known one has signed a token.
+//! The issuer's keys come from a file, or from the issuer itself; they are refreshed when no known key verifies a token.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,15 +25,15 @@ use crate::authorities;
 use crate::dial::{self, Purpose};
 use podwright_api::{Status, User, bounded::Bounded};
 
-/// Where Debian keeps the certificates that everyone trusts.
+/// Debian's path of the system's trusted certificates.
 const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
-/// How often the keys are asked for at most, and how long that may take.
+/// The minimum interval between refreshes of the keys, and their time limit.
 const REFRESH_EVERY: Duration = Duration::from_secs(10);
 const TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_DOCUMENT: usize = 1 << 20;
-/// What may come before a document: interim answers, the head, a TLS handshake.
+/// The most bytes before a document: interim responses, the head, a TLS handshake.
 const MAX_HEAD: usize = 1 << 20;
-/// Symmetric ones are not for strangers.
+/// Asymmetric algorithms only.
 const ALGORITHMS: [Algorithm; 8] = [
     Algorithm::RS256,
     Algorithm::RS384,
@@ -45,46 +45,46 @@ const ALGORITHMS: [Algorithm; 8] = [
     Algorithm::ES384,
 ];
 
-/// What is known of the issuer.
+/// The issuer's configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OidcConfig {
-    /// `iss` of its tokens.
+    /// The expected `iss` of its tokens.
     pub issuer: String,
-    /// `aud` of its tokens.
+    /// The expected `aud` of its tokens.
     pub client_id: String,
-    /// The claim that is the user's name: `sub` unless told otherwise.
+    /// The claim with the user's name; default `sub`.
     pub username_claim: String,
-    /// What stands before it; `None`: the issuer and `#`, unless the claim is `email`; "-": nothing.
+    /// The prefix of user names; `None`: the issuer and `#`, unless the claim is `email`; "-": nothing.
     pub username_prefix: Option<String>,
     pub groups_claim: Option<String>,
     pub groups_prefix: String,
-    /// Whose signature its TLS certificate must have; the system's authorities without it.
+    /// The CA of its TLS certificate; by default the system's authorities.
     pub ca_file: Option<PathBuf>,
-    /// Its keys, instead of asking it.
+    /// A file with its keys, instead of fetching them.
     pub jwks_file: Option<PathBuf>,
 }
 
-/// The issuer, with the keys that it had when they were last read. Cheap to clone.
+/// The issuer, with its cached keys. Cheap to clone.
 #[derive(Clone)]
 pub struct Oidc(Arc<Inner>);
 
 struct Inner {
     config: OidcConfig,
     keys: Mutex<Keys>,
-    /// Held by whoever asks for keys. Tokens of known keys do not wait for that.
+    /// Held while fetching keys. Tokens of known keys do not wait for it.
     asking: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
 struct Keys {
     set: Arc<Vec<Jwk>>,
-    /// When they were read last, or could not be.
+    /// The time of the last refresh, even if it failed.
     read_at: Option<Instant>,
     is_unread: bool,
 }
 
 impl Oidc {
-    /// Errors: the issuer is no https URL (OpenID Connect Core 1.0, section 2: `iss`).
+    /// Fails if the issuer is not an https URL (OpenID Connect Core 1.0, section 2: `iss`).
     pub fn new(mut config: OidcConfig) -> anyhow::Result<Oidc> {
         secure(&config.issuer)?;
         if config.username_claim.is_empty() {
@@ -97,7 +97,7 @@ impl Oidc {
         self.0.config.issuer == issuer
     }
 
-    /// Whose token it is. Errors: 503 where no key that is known has signed it, and the issuer's cannot be read.
+    /// The user of a token; 503 if no known key verifies it, and the issuer's cannot be fetched.
     pub(super) async fn user(&self, token: &str, now: Timestamp) -> Result<User, Status> {
         let wrong = |why: anyhow::Error| refuse(format!("{why:#}"));
         let head = jsonwebtoken::decode_header(token).map_err(refuse)?;
@@ -107,9 +107,9 @@ impl Oidc {
         let mut validation = Validation::new(head.alg);
         validation.set_issuer(&[&self.0.config.issuer]);
         validation.set_audience(&[&self.0.config.client_id]);
-        // Without this a token that is for nobody in particular would do.
+        // Without this a token without an audience would be accepted.
         validation.set_required_spec_claims(&["exp", "iss", "aud"]);
-        // The clock is ours, see below.
+        // Checked below with our clock.
         validation.validate_exp = false;
         let signed_by = |keys: &[Jwk]| claims(token, keys, head.kid.as_deref(), &validation);
         let known = self.keys().set.clone();
@@ -125,7 +125,7 @@ impl Oidc {
         self.user_of(&claims, now).map_err(wrong)
     }
 
-    /// Reads the keys anew, unless that was done just now.
+    /// Refreshes the keys, unless that was done just now.
     async fn refresh(&self) -> Result<(), Status> {
         let unread = || Status::unavailable("the issuer's keys cannot be read");
         let _turn = self.0.asking.lock().await;
@@ -138,10 +138,10 @@ impl Oidc {
         }
         let read = self.read_keys().await.context("reading the issuer's keys");
         let mut keys = self.keys();
-        // Also after a failure, which may have taken long: it is not asked again at once.
+        // After a failure, too, which may have taken long: no immediate retry.
         keys.read_at = Some(Instant::now());
         keys.is_unread = read.is_err();
-        // Why is for the log: who brings a token is not known yet, and the issuer may be on the server's own machine.
+        // The reason is only logged: the client is not authenticated yet, and the issuer may be on the server's own machine.
         let read = read.inspect_err(|why| tracing::warn!("{why:#}"));
         keys.set = Arc::new(read.map_err(|_| unread())?.keys);
         Ok(())
@@ -196,15 +196,15 @@ impl Oidc {
     }
 }
 
-/// The keys of a document (RFC 7517). Those that this library does not know are none that anyone may sign with.
+/// The keys in a document (RFC 7517). Unsupported ones are ignored.
 pub(crate) fn published(document: &[u8]) -> anyhow::Result<JwkSet> {
     let document: Value = serde_json::from_slice(document)?;
     let keys = document["keys"].as_array().ok_or_else(|| anyhow!("it is no set of keys"))?;
     Ok(JwkSet { keys: keys.iter().filter_map(|key| serde_json::from_value(key.clone()).ok()).collect() })
 }
 
-/// What a token claims, if one of the keys has signed it: one of this id, or any where the token names none. An error: it is
-/// signed, but wrong.
+/// A token's claims, if one of the keys verifies it: the one with its key id, or any if the token has none. An error: the signature
+/// is valid, the token is not.
 pub(crate) fn claims(
     token: &str,
     keys: &[Jwk],
@@ -217,7 +217,7 @@ pub(crate) fn claims(
         match verified {
             Ok(decoded) => return Ok(Some(decoded.claims)),
             Err(why) if is_about_claims(why.kind()) => return Err(why.into()),
-            // Another's signature, or a key for other algorithms.
+            // Another key's signature, or a key for other algorithms.
             Err(_) => {}
         }
     }
@@ -235,7 +235,7 @@ impl std::fmt::Debug for Oidc {
     }
 }
 
-/// An https URL, taken apart.
+/// Parses an https URL.
 fn secure(url: &str) -> anyhow::Result<Uri> {
     let uri: Uri = url.parse().with_context(|| format!("{url:?} is no https URL"))?;
     if uri.scheme_str() != Some("https") || uri.host().is_none_or(str::is_empty) {
@@ -244,7 +244,7 @@ fn secure(url: &str) -> anyhow::Result<Uri> {
     Ok(uri)
 }
 
-/// Gets a document.
+/// Fetches a document.
 async fn fetch(url: &str, roots: &Path) -> anyhow::Result<Bytes> {
     let get = async {
         let uri = secure(url)?;

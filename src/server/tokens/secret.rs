@@ -1,5 +1,5 @@
-//! Tokens without an end, kept in Secrets of type `kubernetes.io/service-account-token`: they last as long as their Secret
-//! and their account, and a moment longer where finalizers hold these.
+//! Tokens without expiry, in Secrets of type `kubernetes.io/service-account-token`: valid as long as the Secret and the account
+//! exist, and briefly longer if finalizers delay their deletion.
 
 use std::sync::Arc;
 
@@ -19,11 +19,11 @@ const TYPE: &str = "kubernetes.io/service-account-token";
 const NAME: &str = "kubernetes.io/service-account.name";
 const UID: &str = "kubernetes.io/service-account.uid";
 
-/// What is filled in.
+/// The generated fields.
 const FILLED: [&str; 3] = ["token", "namespace", "ca.crt"];
 
-/// The same Secret as its writer is answered: with upstream a controller fills it in later, so who may create Secrets and not read
-/// them does not get a token by it.
+/// The Secret in the response to its writer: upstream's controller fills it in later, so a user who may create but not read Secrets
+/// must not get a token this way.
 pub(crate) fn unfilled(mut secret: Object) -> Object {
     let data = secret.0.get_mut("data").and_then(Value::as_object_mut);
     let is_empty = data.is_some_and(|data| {
@@ -36,13 +36,13 @@ pub(crate) fn unfilled(mut secret: Object) -> Object {
     secret
 }
 
-/// Puts a token into such a Secret, if its ServiceAccount exists; whether it has done so.
+/// Adds a token to such a Secret, if its ServiceAccount exists; returns whether it did.
 pub(crate) async fn fill(server: &Server, call: &ResolvedRequest, secret: &mut Object) -> Result<bool, Status> {
     if call.kind.built_in() != "Secret" || secret.0["type"] != TYPE || secret.at("data.token").is_some() {
         return Ok(false);
     }
     let Some(name) = secret.annotation(NAME).map(str::to_owned) else { return Ok(false) };
-    // The account may have been made a moment ago.
+    // The account may have just been created.
     server.cache.fresh().await?;
     let Some(account) = stored(server, "serviceaccounts", call.within(), &name)? else { return Ok(false) };
     let claims = json!({
@@ -69,7 +69,7 @@ pub(crate) async fn fill(server: &Server, call: &ResolvedRequest, secret: &mut O
 }
 
 impl Server {
-    /// Whose token it is, if its Secret still holds it.
+    /// The user of a token, if its Secret still contains it.
     pub(super) async fn verify_secret_token(&self, token: &str, audiences: &[String]) -> Result<Authenticated, Status> {
         let mut validation = Validation::new(Algorithm::ES256);
         validation.set_issuer(&[OLD_ISSUER]);

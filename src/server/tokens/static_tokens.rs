@@ -1,4 +1,4 @@
-//! Tokens of a file: one a line, `token,user,uid,"group1,group2"`, as upstream's `--token-auth-file`.
+//! Tokens from a file: one per line, `token,user,uid,"group1,group2"`, as in upstream's `--token-auth-file`.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -38,12 +38,12 @@ impl StaticTokens {
         Ok(StaticTokens(Arc::new(users)))
     }
 
-    /// How many there are.
+    /// Their number.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// By digest, so that the time it takes tells nothing of the tokens.
+    /// By digest, so that timing reveals nothing about the tokens.
     pub(super) fn find(&self, token: &str) -> Option<User> {
         if self.0.is_empty() {
             return None;
@@ -62,7 +62,7 @@ fn digest(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
 }
 
-/// The columns of one CSV line; a quoted one may hold commas, and quotes twice.
+/// The columns of one CSV line; quoted ones may contain commas and doubled quotes.
 fn columns(line: &str) -> anyhow::Result<Vec<String>> {
     let (mut all, mut column, mut quoted) = (Vec::new(), String::new(), false);
     let mut chars = line.trim().chars().peekable();

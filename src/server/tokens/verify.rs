@@ -1,4 +1,4 @@
-//! Whose bearer token it is.
+//! Authenticates bearer tokens.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -15,26 +15,26 @@ use crate::Server;
 use crate::cache::item::Item;
 use podwright_api::{Status, User, kinds};
 
-/// Who signs these, as upstream.
+/// The issuer of such tokens, as upstream.
 pub(super) const OLD_ISSUER: &str = "kubernetes/serviceaccount";
 
-/// So many verified signatures are remembered, of tokens of so many bytes together: their claims take ten times as many.
+/// The cache of verified signatures: its most entries, and the most bytes of their tokens: claims take ten times as many.
 const REMEMBERED: usize = 10_000;
 const REMEMBERED_BYTES: usize = 8 << 20;
-/// The longest token that is remembered: whoever has himself given one of many audiences has it verified each time.
+/// The longest token that is cached: users who request a token for many audiences have it verified each time.
 const LONGEST_REMEMBERED: usize = 4 << 10;
-/// How long a token outlives the deletion of what it is bound to, so that it can say goodbye.
+/// How long a token outlives the deletion of its bound object, for graceful shutdown.
 const LEEWAY: SignedDuration = SignedDuration::from_secs(60);
 const EXTRA: &str = "authentication.kubernetes.io/";
 
-/// Claims whose signature has been verified, by the token's digest: a signature costs a quarter of a millisecond.
+/// Claims with verified signatures, by the token's digest: verification takes a quarter of a millisecond.
 #[derive(Default)]
 pub(crate) struct Verified(Mutex<Remembered>);
 
 #[derive(Default)]
 struct Remembered {
     claims: HashMap<[u8; 32], Arc<Value>>,
-    /// Of their tokens.
+    /// The bytes of their tokens.
     bytes: usize,
 }
 
@@ -57,16 +57,16 @@ impl Verified {
     }
 
     fn lock(&self) -> MutexGuard<'_, Remembered> {
-        // What a panic left behind has at most counted a token's bytes too few.
+        // After a panic at most a token's bytes are missing from the count.
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
-/// A recognized bearer token.
+/// An authenticated bearer token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Authenticated {
     pub user: User,
-    /// Which of the wanted audiences it is for; empty for tokens that know no audience.
+    /// The requested audiences that it is valid for; empty for tokens without audiences.
     pub audiences: Vec<String>,
 }
 
@@ -75,8 +75,8 @@ pub(super) fn refuse(why: impl std::fmt::Display) -> Status {
 }
 
 impl Server {
-    /// Whose token it is, of any sort that this server knows. `audiences`: it must be for one of them, where it names any;
-    /// none means the API server's own.
+    /// Authenticates a token of any supported type. `audiences`: it must be valid for one of them, if it has any; an empty list
+    /// means the API server's own.
     pub async fn authenticate_token(&self, token: &str, audiences: &[String]) -> Result<Authenticated, Status> {
         let own = [ISSUER.to_owned()];
         let audiences = if audiences.is_empty() { &own[..] } else { audiences };
@@ -94,7 +94,7 @@ impl Server {
             (None, None) => self.bootstrap_user(token).await?,
         };
         let user = user.ok_or_else(|| refuse("it is unknown"))?;
-        // These are for this server alone.
+        // These are for this server only.
         let own = audiences.iter().filter(|audience| *audience == ISSUER).cloned().collect::<Vec<_>>();
         match own.is_empty() {
             true => Err(refuse("it is not for this audience")),
@@ -107,7 +107,7 @@ impl Server {
         self.authenticate_token(token, &[audience.to_owned()]).await.map(|it| it.user)
     }
 
-    /// A ServiceAccount's token: signed here, for one of these audiences, not expired, and of objects that still exist.
+    /// A ServiceAccount token: signed here, for one of these audiences, not expired, and bound to objects that still exist.
     async fn verify_account_token(&self, token: &str, audiences: &[String]) -> Result<Authenticated, Status> {
         let claims = self.signed_claims(token)?;
         let now = self.env.now();
@@ -138,7 +138,7 @@ impl Server {
         }
         let mut validation = Validation::new(Algorithm::ES256);
         validation.set_issuer(&[ISSUER]);
-        // The clock is ours, and so are the audiences.
+        // Time and audiences are checked below.
         validation.validate_exp = false;
         validation.validate_aud = false;
         let decoded = jsonwebtoken::decode::<Value>(token, &self.signer.decoding, &validation).map_err(refuse)?;
@@ -147,12 +147,12 @@ impl Server {
         Ok(claims)
     }
 
-    /// The ServiceAccount, if it and what the token is bound to are still those of when it was made.
+    /// The ServiceAccount, if it and the bound object are still the same as when the token was issued.
     fn alive(&self, claims: &Value, now: Timestamp) -> Result<Arc<Item>, Status> {
         let bound = &claims["kubernetes.io"];
         let namespace = bound["namespace"].as_str().unwrap_or("");
         let account = self.is_alive("serviceaccounts", namespace, &bound["serviceaccount"], now)?;
-        // A Pod's token names its node too; the node alone binds only where nothing else does.
+        // A Pod's token names its node too; the node is a bound object only if there is no other.
         let node_binds = bound.get("pod").is_none();
         for (resource, of, binds) in [("pods", "pod", true), ("secrets", "secret", true), ("nodes", "node", node_binds)]
         {
@@ -175,7 +175,7 @@ impl Server {
     }
 }
 
-/// Whether what a token is bound to was deleted so long ago that it counts no more, whatever finalizers hold it.
+/// Whether a bound object was deleted so long ago that the token is invalid, even if finalizers keep the object.
 pub(super) fn has_ended(item: &Item, now: Timestamp) -> bool {
     item.deletion_timestamp().is_some_and(|at| now.duration_since(at) > LEEWAY)
 }
@@ -202,7 +202,7 @@ fn account_user(claims: &Value, namespace: &str, account: &Item) -> User {
     User { uid: account.uid().to_owned(), extra, ..user }
 }
 
-/// Who says to have signed a token; unverified.
+/// The unverified issuer of a token.
 pub(super) fn issuer_of(token: &str) -> Option<String> {
     let payload = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
     let claims: Value = serde_json::from_slice(&payload).ok()?;
@@ -223,7 +223,7 @@ mod tests {
         let longest = "x".repeat(LONGEST_REMEMBERED);
         for n in 1..=3 * REMEMBERED_BYTES / LONGEST_REMEMBERED {
             verified.remember(&longest, digest(n), &claims);
-            // The same once more takes nothing.
+            // Adding the same again takes no space.
             verified.remember(&longest, digest(n), &claims);
             assert!(known(n));
             let held = verified.lock();

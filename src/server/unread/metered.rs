@@ -1,4 +1,4 @@
-//! The stream of a connection, which tells the account what is written, and reads no more than the account lets it.
+//! A connection's stream that reports written bytes to its accounting, and reads no more than that allows.
 
 use std::future::Future;
 use std::io;
@@ -15,20 +15,20 @@ use crate::in_flight::{Wait, Written};
 use crate::limits::Share;
 use crate::messages::{self, Messages};
 
-/// A stream that keeps the account.
+/// A stream with accounting.
 pub(crate) struct Metered<S> {
     stream: S,
     unread: Arc<Unread>,
     messages: Option<Messages>,
-    /// Its user's, of whose time it is that messages are read.
+    /// Its user's share, which reading messages counts for.
     share: Option<Share>,
     out: Written,
-    /// When it is asked again whether there is room for a message.
+    /// When to ask again for room for a message.
     again: Option<Pin<Box<Sleep>>>,
-    /// Until when a piece must be taken, and how much of it was.
+    /// The deadline for reading a piece, and how much of it was read.
     due: Option<Pin<Box<Sleep>>>,
     taken: usize,
-    /// How much was read since a write found no space.
+    /// How much was read since a write blocked.
     read: usize,
 }
 
@@ -51,7 +51,7 @@ impl<S> Metered<S> {
             self.unread.answered(answers);
         }
         self.taken += bytes;
-        // Who has taken everything owes nothing of the time for a piece: what comes later has its own.
+        // After taking everything the client's time starts over: later data has its own.
         if self.taken >= PIECE || is_all {
             (self.taken, self.read, self.due) = (0, 0, None);
             self.unread.block(false);

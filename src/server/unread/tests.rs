@@ -1,4 +1,4 @@
-//! Tests of the account of what is not read.
+//! Tests of the accounting of unread answers.
 
 use super::super::answers::Answers;
 use super::*;
@@ -78,7 +78,7 @@ async fn who_reads_slowly_is_served_and_who_takes_too_little_is_not() {
 async fn who_does_not_read_is_not_read_from() {
     let (_unread, stream, client) = metered();
     let (mut reads, mut writes) = tokio::io::split(stream);
-    // Whoever sends a message flushes it.
+    // A writer of messages flushes them.
     let writer = tokio::spawn(async move {
         writes.write_all(&[0; 4 * PIECE]).await?;
         writes.flush().await
@@ -147,7 +147,7 @@ async fn events_that_are_not_read_take_the_room_of_their_user_on_all_his_connect
     assert!(!waits(&unread, 2 * PIECE, &User::new("b", Vec::<String>::new())).await, "and another user's");
     let mut large = std::pin::pin!(unread.event(2 * PIECE, &answers, &user));
     assert!(futures::poll!(large.as_mut()).is_pending());
-    // Another connection ends, and this one has taken all.
+    // Another connection ends, and this one has read everything.
     drop(connections.remove(0));
     let all = vec![0; 2 * PIECE + 1000];
     let mut taken = all.clone();
@@ -167,7 +167,7 @@ async fn what_is_read_too_slowly_gives_way_when_its_room_is_wanted() {
             oversight.gives_way().await;
             oversight.cut();
         });
-        // What was read before is no merit.
+        // Earlier reading gives no credit.
         tokio::time::sleep(STALLED * 3).await;
         match is_event {
             true => assert!(unread.event(BYTES, &answers, &user).await),
@@ -196,7 +196,7 @@ async fn what_is_read_too_slowly_gives_way_when_its_room_is_wanted() {
     }
 }
 
-/// Who is slow is so for what comes meanwhile as well, and no more once he has taken everything.
+/// A slow client stays slow for later data as well, until it has read everything.
 #[tokio::test(start_paused = true)]
 async fn what_was_left_unread_is_no_reason_once_it_is_read() {
     const MUCH: usize = 40 * PIECE;
@@ -223,7 +223,7 @@ async fn what_was_left_unread_is_no_reason_once_it_is_read() {
     tokio::time::timeout(Duration::from_secs(1), given_way).await.expect("what came late is left unread too").unwrap();
 }
 
-/// An event that waits has no room yet, and ends with what its watch is behind.
+/// A waiting event has no room yet, and ends with its watch's backlog.
 #[tokio::test(start_paused = true)]
 async fn a_slow_connection_whose_events_wait_gives_way() {
     let limits = Limits { answers: 100 * PIECE, answers_of_one: 70 * PIECE, queue: 1, ..Limits::default() };

@@ -1,4 +1,4 @@
-//! What a watch is told before what happens next: what there is, and what the store still knows of its past.
+//! The first events of a watch: existing objects, or changes from the store's history.
 
 use std::sync::{Arc, Weak};
 
@@ -12,7 +12,7 @@ use crate::cache::item::Item;
 use podwright_api::request::EventKind;
 use podwright_api::{Status, User, WatchEvent};
 
-/// What a watcher is told of the store's past. It is nobody else's copy: it is on its user's account until it is taken.
+/// Historical events for a watcher, which are not shared with the cache: they are charged to its user until taken.
 pub(super) struct Older {
     events: Vec<WatchEvent>,
     bytes: usize,
@@ -32,7 +32,7 @@ impl Older {
         self.bytes
     }
 
-    /// False: its user has no room for so much.
+    /// False: its user has no room for them.
     pub fn take(&mut self, user: &User, events: Vec<WatchEvent>) -> bool {
         let bytes = events.iter().map(|event| event.object.len()).sum();
         self.bytes += bytes;
@@ -40,7 +40,7 @@ impl Older {
         self.room.grow(user, bytes)
     }
 
-    /// Tells this, one by one, and then what a watch tells.
+    /// Sends these one by one, and then the watch's events.
     pub fn before(self, watch: Watch) -> Watch {
         let (sender, told) = mpsc::channel(1);
         tokio::spawn(async move {
@@ -59,21 +59,20 @@ impl Older {
     }
 }
 
-/// What there is when a watch begins, or what the window knows of it.
+/// What exists when a watch starts, or the window's changes.
 pub(super) enum First {
     Few(Vec<WatchEvent>),
     Many(Present),
 }
 
-/// Objects that somebody else holds: the cache, as long as they are what they are. A watch that is not read does not keep what
-/// they were.
+/// Objects shared with the cache, as long as they do not change. An unread watch does not keep old states alive.
 pub(super) struct Present {
     items: Vec<Weak<Item>>,
     end: Option<WatchEvent>,
 }
 
 impl First {
-    /// An ADDED for each object, and what ends them.
+    /// An ADDED event for each object, then a final event.
     pub fn present(user: &User, items: Vec<Arc<Item>>, end: Option<WatchEvent>) -> First {
         let bytes: usize = items.iter().map(|item| item.bytes.len()).sum();
         if bytes <= FREE || user.is_in(MASTERS) {
@@ -88,8 +87,8 @@ fn added(item: &Item) -> WatchEvent {
 }
 
 impl Present {
-    /// Tells of these, one by one, and then what a watch tells. One that has changed before its turn came, so long ago that nobody
-    /// has it any more, ends the watch: its client lists anew, as one does that is too far behind.
+    /// Sends these one by one, and then the watch's events. If one has changed before its turn, and its old state is gone, the
+    /// watch ends: its client lists again, as if it had fallen too far behind.
     pub fn before(self, watch: Watch) -> Watch {
         let (sender, told) = mpsc::channel(1);
         tokio::spawn(async move {

@@ -1,4 +1,4 @@
-//! What a list or a watch is about.
+//! What a list or a watch selects.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::cache::item::{Event, Item};
 use crate::encode::Head;
 use crate::resolved_request::ResolvedRequest;
 
-/// What a list or a watch is about.
+/// What a list or a watch selects.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Selection {
     pub namespace: Option<String>,
@@ -34,7 +34,7 @@ impl Selection {
             && self.fields.matches(|path| item.field(kind, path))
     }
 
-    /// What a watcher of it is told of an event of a kind, whose objects are delivered with this head.
+    /// The event that a watcher with this selection gets for an event of a kind; `head` is that of its objects.
     pub fn shows(&self, kind: &Kind, head: &Head, event: &Event) -> Option<WatchEvent> {
         let fits = |item: &Option<Arc<Item>>| item.as_ref().is_some_and(|item| self.matches(kind, item));
         let (before, now) = (fits(&event.old), fits(&event.new));
@@ -51,12 +51,12 @@ impl Selection {
         Some(WatchEvent { kind: told, object })
     }
 
-    /// Whether it leaves out anything but by namespace.
+    /// Whether it filters by anything other than namespace.
     pub fn is_filtered(&self) -> bool {
         self.name.is_some() || !self.labels.0.is_empty() || !self.fields.0.is_empty()
     }
 
-    /// How many look-ups it takes at most to match one object.
+    /// The most lookups needed to match one object.
     pub fn lookups(&self) -> usize {
         self.labels.lookups() + self.fields.0.len()
     }
@@ -77,7 +77,7 @@ impl Selection {
     }
 }
 
-/// Which events can concern a watcher: those of objects with this value in this field, before or after.
+/// The events that can concern a watcher: those of objects with this value in this field, before or after.
 pub(super) enum Bucket {
     All,
     Field(Box<str>, Box<str>),

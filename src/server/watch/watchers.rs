@@ -17,28 +17,28 @@ use crate::answers::Answers as Rooms;
 use crate::cache::item::Event;
 use crate::encode::Head;
 
-/// How many events a watcher may be behind before it is cut off.
+/// How many events a watcher may lag before it is cut off.
 pub(crate) const BACKLOG: usize = 8 * 1024;
-/// The same in bytes; a single event may have more. The window of recent changes, from which it resumes, holds twice as many.
+/// The same in bytes; a single event may be larger. The window of recent changes, from which it resumes, holds twice as many.
 const BACKLOG_BYTES: usize = 16 << 20;
-/// So many bytes a watcher may be behind, and be told to begin with, on nobody's account: what others have too, most of the time.
+/// How many bytes of backlog and first events are free: these are usually shared with others.
 pub(super) const FREE: usize = 256 << 10;
-/// From so many look-ups on the answer of a selection that several watchers share is kept for the next of them.
+/// From this many lookups on, a shared selection's result for an event is cached.
 const SHARED: usize = 8;
 
-/// A kind's watchers, in buckets, so that an event costs nothing for those it cannot concern.
+/// A kind's watchers in buckets, so that an event costs nothing for those that it cannot concern.
 #[derive(Default)]
 pub(crate) struct Watchers {
     all: Vec<Watcher>,
     by_field: BTreeMap<Box<str>, HashMap<Box<str>, Vec<Watcher>>>,
-    /// The selections of all of them, each once.
+    /// All distinct selections.
     selections: HashSet<Arc<Selection>>,
-    /// How many of these there may be before those are looked for that nobody has any more.
+    /// How many of these there may be before unused ones are removed.
     most: usize,
     last: u64,
 }
 
-/// What an event is to those selections that several watchers share.
+/// The results of an event for shared selections.
 type Answers = HashMap<*const Selection, Option<WatchEvent>>;
 
 struct Watcher {
@@ -51,14 +51,14 @@ struct Watcher {
     _alive: oneshot::Sender<()>,
 }
 
-/// Whose what a watcher is behind is, where it is much.
+/// The account for a large backlog.
 pub(super) type Account = Option<(Arc<Rooms>, User)>;
 
 impl Watcher {
-    /// False when it is gone or too slow.
+    /// False if it is gone or too slow.
     fn tell(&self, (kind, head): (&Kind, &Head), event: &Event, answers: &mut Answers) -> bool {
         let told = || self.selection.shows(kind, head, event);
-        // The set of all selections has one too.
+        // The set of all selections holds a reference, too.
         let shared = Arc::strong_count(&self.selection) > 2 && self.selection.lookups() >= SHARED;
         let told = match shared {
             true => answers.entry(Arc::as_ptr(&self.selection)).or_insert_with(told).clone(),
@@ -80,17 +80,17 @@ impl Watcher {
     }
 }
 
-/// The sizes of what a watcher has not read yet, oldest first.
+/// The sizes of unread events, oldest first.
 #[derive(Default)]
 struct Behind {
-    /// Events that it got to begin with: how many those are is no fault of its reader.
+    /// Initial events, whose number is not the reader's fault.
     first: usize,
     sizes: VecDeque<usize>,
     bytes: usize,
 }
 
 impl Behind {
-    /// Notes one more event behind the `unread` ones; false: that is too much.
+    /// Adds an event after the `unread` ones; false: that is too much.
     fn take(&mut self, unread: usize, size: usize) -> bool {
         let gone = (self.first + self.sizes.len()).saturating_sub(unread);
         let of_first = gone.min(self.first);
@@ -106,7 +106,8 @@ impl Behind {
 }
 
 impl Watchers {
-    /// Hands an event to whom it concerns. Who cannot take it is dropped: its stream ends, and the client resumes.
+    /// Sends an event to the watchers that it concerns. One that cannot take it is dropped: its stream ends, and the client
+    /// resumes.
     pub fn tell(&mut self, kind: &Kind, head: &Head, event: &Event) {
         let mut answers = Answers::new();
         self.all.retain(|watcher| watcher.tell((kind, head), event, &mut answers));
@@ -121,7 +122,7 @@ impl Watchers {
         }
     }
 
-    /// Adds a watcher, which has `first` events to read already: its id, and what resolves when it has been dropped.
+    /// Adds a watcher with `first` unread initial events: returns its id, and a future that resolves when it was dropped.
     pub fn add(
         &mut self,
         selection: Arc<Selection>,
@@ -142,7 +143,7 @@ impl Watchers {
         (self.last, dropped)
     }
 
-    /// The same selection as others have it.
+    /// The shared copy of an equal selection.
     fn shared(&mut self, selection: Arc<Selection>) -> Arc<Selection> {
         if let Some(known) = self.selections.get(&selection) {
             return known.clone();
@@ -166,15 +167,15 @@ impl Watchers {
         });
     }
 
-    /// Tells those who want to know how far the kind is.
+    /// Sends bookmarks to watchers that allow them.
     pub fn bookmark(&self, kind: &Kind, revision: Revision) {
         let bookmark = bookmark(kind, revision, false);
         let in_buckets = self.by_field.values().flat_map(HashMap::values).flatten();
         let mut all: Vec<&Watcher> = self.all.iter().chain(in_buckets).filter(|w| w.bookmarks).collect();
-        // Not in the order of a hash: who is told first acts first.
+        // Not in hash order: who is notified first acts first.
         all.sort_unstable_by_key(|watcher| watcher.id);
         for watcher in all {
-            // A watcher without room is busy with news and needs none.
+            // A watcher without room is busy with events and needs none.
             if watcher.events.capacity() > 0 {
                 watcher.send(bookmark.clone());
             }

@@ -1,7 +1,7 @@
-//! Calls to etcd: to one of its members at a time, with a deadline, and to another one where that fails.
+//! Calls to etcd: to one of its members at a time, with a deadline, and to another one on failure.
 //!
-//! What only reads is tried again until there is an answer, or the time is up. What writes is sent once: after an error nobody knows
-//! whether it has happened, unless there was no connection to send it by.
+//! Reads are retried until they succeed or the time is up. Writes are sent once: after an error it is unknown whether they
+//! happened, unless there was no connection to send them on.
 
 use std::{
     error::Error as _,
@@ -20,29 +20,29 @@ use tonic::Code;
 use super::dial::{self, Tls};
 use crate::Error;
 
-/// How long one attempt may take. (A member that has lost the others answers so after 7 s.)
+/// The time limit of one attempt. (A member without quorum reports so after 7 s.)
 const ATTEMPT: Duration = Duration::from_secs(8);
-/// For how long a call is tried again.
+/// How long a call is retried.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// What lies between two attempts: it doubles.
+/// The delay between two attempts, which doubles.
 const RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
-/// As etcd's own clients: the answer's size is bounded by what is asked for.
+/// As in etcd's own clients: requests bound the size of responses.
 const LARGEST: usize = i32::MAX as usize;
 
-/// Which etcd, and how it is reached.
+/// The etcd cluster, and how to connect to it.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// URLs of its members.
+    /// The URLs of its members.
     pub servers: Vec<String>,
-    /// What every key of the store begins with.
+    /// The prefix of every key in the store.
     pub root: String,
-    /// What stands in its place in etcd.
+    /// Its replacement in etcd.
     pub prefix: String,
-    /// For URLs of `https`.
+    /// For `https` URLs.
     pub tls: Option<Tls>,
-    /// A folder for a backup while it is read.
+    /// A directory for backups in progress.
     pub scratch: PathBuf,
-    /// How long the changes up to a revision may take to come by themselves, before a marker is written to see them by.
+    /// How long to wait for changes up to a revision before a marker is written to force one.
     pub grace: Duration,
 }
 
@@ -56,11 +56,11 @@ impl Default for Config {
 /// Why a call failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// The revision is older than what etcd has kept.
+    /// The revision was compacted.
     Compacted,
     /// The revision has not happened yet.
     Future,
-    /// Another member may answer, or this one later. `is_unsent`: it has not been heard.
+    /// Another member may respond, or this one later. `is_unsent`: it was not received.
     Transient {
         why: String,
         is_unsent: bool,
@@ -69,7 +69,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// As the store's error, where there is nothing more to say.
+    /// As a store error, without further detail.
     pub fn error(self) -> Error {
         match self {
             Failure::Compacted => Error::Io("etcd: the revision has been compacted".to_owned()),
@@ -101,13 +101,13 @@ impl From<etcd_client::Error> for Failure {
             Code::ResourceExhausted if said.contains("database space exceeded") => {
                 Failure::Other(Error::Io(format!("{why} (compact and defragment it, then disarm its alarm)")))
             }
-            // Too many requests, no leader, a lost connection, one that is gone in the middle of it.
+            // Too many requests, no leader, a connection lost or closed during the call.
             _ => Failure::Transient { why: format!("etcd: {}", reason(status)), is_unsent: is_unsent(status) },
         }
     }
 }
 
-/// What a status says, with what has caused it.
+/// The message of a status, with its causes.
 fn reason(status: &tonic::Status) -> String {
     let (mut text, mut source) = (status.message().to_owned(), status.source());
     while let Some(cause) = source {
@@ -138,20 +138,20 @@ struct Member {
     client: Client,
 }
 
-/// All members, one of which is asked.
+/// All members, one of which is used.
 pub struct Calls {
     members: Vec<Member>,
     current: AtomicUsize,
-    /// The cluster that has answered first: another one is no other member.
+    /// The id of the first cluster that responded: members must not belong to another.
     cluster: OnceLock<u64>,
 }
 
 impl Calls {
-    /// Connects to nobody yet.
+    /// Does not connect yet.
     pub async fn new(config: &Config) -> Result<Calls, Error> {
         check(config)?;
         let tls = config.tls.as_ref().map(dial::connector).transpose()?;
-        // A member that has lost the others says so, instead of keeping silent.
+        // A member without quorum returns an error instead of blocking.
         let options = ConnectOptions::new().with_require_leader(true);
         let mut members = Vec::with_capacity(config.servers.len());
         for url in &config.servers {
@@ -162,24 +162,24 @@ impl Calls {
         Ok(Calls { members, current: AtomicUsize::new(0), cluster: OnceLock::new() })
     }
 
-    /// The member to ask: its number, and the way to it.
+    /// The current member: its index and client.
     fn member(&self) -> (usize, &Member) {
         let current = self.current.load(Relaxed) % self.members.len();
         (current, &self.members[current])
     }
 
-    /// The way to the member to ask, for calls that go on for long.
+    /// The client of the current member, for long-running calls.
     pub fn client(&self) -> Client {
         self.member().1.client.clone()
     }
 
-    /// Asks another one from now on, unless somebody else has just had that idea.
+    /// Switches to another member, unless that just happened concurrently.
     fn rotate(&self, from: usize) {
         let next = (from + 1) % self.members.len();
         let _ = self.current.compare_exchange(from, next, Relaxed, Relaxed);
     }
 
-    /// For a watch, which is a call without an end; `rotate` says that it was none to go on with.
+    /// For a watch, a call without an end; `rotate` reports the member as unusable.
     pub fn watcher(&self) -> (WatchClient, Rotate<'_>) {
         let (number, member) = self.member();
         (member.client.watch_client().max_decoding_message_size(LARGEST), Rotate { calls: self, number })
@@ -233,7 +233,7 @@ impl Calls {
         self.until_answered(call, true).await
     }
 
-    /// A call that must not be made twice.
+    /// A call that must not be repeated.
     pub async fn write<T, F>(&self, call: impl Fn(Client) -> F) -> Result<T, Failure>
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
@@ -246,7 +246,7 @@ impl Calls {
         })
     }
 
-    /// Whether an answer is of the cluster that it should be of.
+    /// Whether a response is from the expected cluster.
     pub fn check(&self, header: Option<&ResponseHeader>) -> Result<u64, Error> {
         let header = header.ok_or_else(|| Error::Io("etcd: an answer without a header".to_owned()))?;
         let wanted = *self.cluster.get_or_init(|| header.cluster_id());
@@ -258,14 +258,14 @@ impl Calls {
     }
 }
 
-/// The member that something was asked of.
+/// The member that was called.
 pub struct Rotate<'a> {
     calls: &'a Calls,
     number: usize,
 }
 
 impl Rotate<'_> {
-    /// It is asked no more for now.
+    /// Stops using it for now.
     pub fn rotate(self) {
         self.calls.rotate(self.number);
     }
@@ -275,12 +275,12 @@ impl Rotate<'_> {
     }
 }
 
-/// The calls about keys, for answers of any size.
+/// The KV client, for responses of any size.
 pub fn keys_of(client: &Client) -> KvClient {
     client.kv_client().max_decoding_message_size(LARGEST)
 }
 
-/// Whether there are URLs, and what goes with them.
+/// Whether there are URLs, with the required settings.
 fn check(config: &Config) -> Result<(), Error> {
     if config.servers.is_empty() {
         return Err(Error::Io("etcd: no server is named".to_owned()));

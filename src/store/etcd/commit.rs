@@ -1,4 +1,4 @@
-//! Transactions of any size, as etcd takes them: it has a bound on the operations of one (`--max-txn-ops`).
+//! Transactions of any size within etcd's limit of operations (`--max-txn-ops`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,15 +11,15 @@ use super::{
 };
 use crate::{Entry, Error, Outcome, Revision, Txn};
 
-/// How many operations etcd takes in a transaction, where nobody tells it otherwise: as many conditions, as many writes. A
-/// transaction within a transaction may have as many as are left of them.
+/// etcd's default limit of operations in a transaction: this many conditions, and this many writes. A nested transaction may use
+/// the remaining ones.
 const OPERATIONS: usize = 128;
-/// More conditions than these are looked at first, and put together: half of the room is left for writes.
+/// Beyond this many conditions they are checked first, and combined: half of the room is left for writes.
 const CONDITIONS: usize = OPERATIONS / 2;
-/// How often others may write beside the keys that have to be absent.
+/// How often other writes may conflict in the directories of keys that must be absent.
 const ATTEMPTS: usize = 64;
 
-/// A key, and the revision of its last change that it must have; 0: it is absent.
+/// A key, and its required mod_revision; 0: absent.
 type Wanted = (String, Revision);
 
 impl Shared {
@@ -61,7 +61,7 @@ impl Shared {
         Err(Error::Unavailable("others write to etcd beside what has to be absent, all the time".to_owned()))
     }
 
-    /// One transaction; the revision at which it was.
+    /// Sends one transaction; returns its revision.
     async fn send(
         &self,
         conditions: Vec<Condition>,
@@ -85,7 +85,7 @@ impl Shared {
         Ok((answer, revision))
     }
 
-    /// What an answer has read, in order.
+    /// The entries read by a response, in order.
     fn found(&self, answer: &TxnResponse) -> Vec<Option<Entry>> {
         let of = |response| match response {
             TxnOpResponse::Get(answer) => vec![self.entries(&answer).pop()],
@@ -104,8 +104,8 @@ fn gets(wanted: &[Wanted]) -> Vec<TxnOp> {
     wanted.iter().map(|(key, _)| TxnOp::get(key.as_str(), None)).collect()
 }
 
-/// The same conditions for keys that met them at a revision. Those that were absent still are if nothing between them, in their
-/// folder, has been written since: one condition for all of a folder.
+/// The same conditions for keys that met them at a revision. Absent keys are still absent if nothing in the range between them, in
+/// their directory, was written since: one condition for each directory.
 fn together(wanted: &[Wanted], at: Revision) -> Vec<Condition> {
     let mut conditions = Vec::new();
     let mut absent: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
@@ -128,14 +128,14 @@ fn together(wanted: &[Wanted], at: Revision) -> Vec<Condition> {
     conditions
 }
 
-/// More operations than etcd takes are in transactions of their own within the one: they have no conditions, and all happen at one
-/// revision. So they are no more to who reads or watches, and what is claimed piece by piece can be given back at once.
+/// Operations beyond etcd's limit are put into nested transactions: without conditions, and at the same revision. So readers and
+/// watchers see a single transaction, and keys claimed one by one can be released at once.
 fn within_bounds(operations: Vec<TxnOp>, beside: usize) -> Vec<TxnOp> {
     if operations.len() <= OPERATIONS {
         return operations;
     }
     let room = |pieces: usize| OPERATIONS.saturating_sub(beside.max(pieces));
-    // What is too much all the same etcd refuses.
+    // If it is still too large, etcd refuses it.
     let pieces = (2..OPERATIONS).find(|pieces| pieces * room(*pieces) >= operations.len()).unwrap_or(OPERATIONS / 2);
     let (size, mut left) = (operations.len().div_ceil(pieces), operations.into_iter());
     std::iter::from_fn(|| {

@@ -1,4 +1,4 @@
-//! The way to one member: without TLS, or by its authorities, who are asked about no longer chain than others' are.
+//! Connections to one member: without TLS, or with its CAs, which must not have longer chains than those of other clients.
 
 use std::io;
 use std::sync::Arc;
@@ -19,30 +19,30 @@ use tower::ServiceExt;
 
 use crate::Error;
 
-/// What both sides must agree to speak.
+/// The protocol that both sides must negotiate.
 const HTTP_2: &[u8] = b"h2";
 
 const CONNECT: Duration = Duration::from_secs(3);
-/// A connection on which nothing comes back for so long is lost. (etcd forbids to ask more often than every 5 s.)
+/// The interval and timeout of keep-alives. (etcd forbids intervals below 5 s.)
 const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
 
-/// PEM, all of it.
+/// All in PEM.
 #[derive(Clone, Default)]
 pub struct Tls {
-    /// Who has signed the members' certificates.
+    /// The CAs of the members' certificates.
     pub authorities: Vec<u8>,
     /// The client's certificate and its key.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 impl std::fmt::Debug for Tls {
-    /// The key stays out of logs.
+    /// The key is kept out of logs.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Tls").finish_non_exhaustive()
     }
 }
 
-/// The way to the member at `url`. Nobody is dialled yet; a connection that is lost is made anew.
+/// A channel to the member at `url`. It connects lazily, and reconnects.
 pub fn channel(url: &str, tls: Option<&TlsConnector>) -> Result<Channel, Error> {
     let wrong = |why| Error::Io(format!("etcd: {url}: {why}"));
     let endpoint = Endpoint::from_shared(url.to_owned()).map_err(|why| wrong(why.to_string()))?;
@@ -64,12 +64,12 @@ pub fn channel(url: &str, tls: Option<&TlsConnector>) -> Result<Channel, Error> 
     }))
 }
 
-/// What members are checked by, and what is shown to them.
+/// The TLS configuration for members, with the client's certificate.
 pub fn connector(tls: &Tls) -> Result<TlsConnector, Error> {
     let wrong = |what: &str, why: &dyn std::fmt::Display| Error::Io(format!("etcd: {what}: {why}"));
     let mut roots = RootCertStore::empty();
     let authorities: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&tls.authorities).collect();
-    // Files of many authorities have some that nothing can be checked by; without any other the verifier is not to be had.
+    // Files with many CAs contain some that are unusable; without any usable one the verifier cannot be built.
     let (_, unusable) = roots.add_parsable_certificates(authorities.map_err(|why| wrong("the authorities", &why))?);
     if unusable > 0 {
         tracing::warn!(unusable, "ignoring unusable certificate authorities for etcd");
@@ -92,7 +92,7 @@ pub fn connector(tls: &Tls) -> Result<TlsConnector, Error> {
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// To all addresses of a name, of both families side by side, each with a share of the time.
+/// Dials all addresses of a name, both families in parallel, sharing the time limit.
 fn tcp() -> HttpConnector {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);

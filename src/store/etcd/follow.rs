@@ -1,9 +1,9 @@
-//! The one watch that a store keeps on etcd, for all who watch the store.
+//! The store's single watch on etcd, for all watchers of the store.
 //!
-//! It covers everything that is the store's, so what it has shown is all that there was: a watch of the past is at its end when it
-//! shows the last change that this one has shown. Somebody else's writes move etcd's revision as well, and are not shown: where
-//! nothing comes up to a revision that has to be reached, a marker is written, whose change shows that nothing was missed. (etcd can
-//! be asked how far a watch is; before 3.4.25 its answer may overtake changes.)
+//! It covers all keys of the store, so what it has delivered is complete: a historical watch ends at the last change that this one
+//! has delivered. Others' writes also increment etcd's revision, without events here: if no event arrives up to a required
+//! revision, a marker is written, whose change proves that nothing was missed. (etcd has progress requests; before 3.4.25 their
+//! response may overtake changes.)
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,16 +21,16 @@ use super::{
 };
 use crate::{Batch, Change, Error, Revision, Watch, closed, health::Health, hub::Watcher};
 
-/// What lies between two attempts to watch: it doubles.
+/// The delay between two attempts to watch, which doubles.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// A watch that has held for so long was a good one.
+/// A watch that lasted this long resets the delay.
 const HELD: Duration = Duration::from_secs(10);
 
-/// Why a watch of etcd has ended.
+/// Why an etcd watch ended.
 enum End {
-    /// What is wanted of it is compacted; from this revision on everything is there.
+    /// Its revision was compacted; from this revision on everything is available.
     Compacted(Revision),
-    /// It may be begun again.
+    /// It may be restarted.
     Broken(String),
     Failed(Error),
 }
@@ -45,8 +45,8 @@ impl From<Failure> for End {
 }
 
 impl End {
-    /// What becomes of a watch that has shown a change without what was before it, by a read of the revision before. etcd leaves out
-    /// what it cannot read: for good where it is compacted, else only just then.
+    /// Classifies a watch event without its previous value, by reading the revision before it. etcd omits previous values that it
+    /// cannot read: permanently if compacted, otherwise only at that moment.
     fn of_bare(revision: Revision, before: Result<(), Failure>) -> End {
         match before {
             Ok(()) => End::Broken(format!("etcd: the change of revision {revision} came without what was before it")),
@@ -56,16 +56,16 @@ impl End {
     }
 }
 
-/// What one message shows of the store's keys.
+/// The changes to the store's keys in one message.
 #[derive(Default)]
 struct Shown {
     changes: Vec<Change>,
-    /// The revision of the last change, or marker.
+    /// The revision of the last change or marker.
     last: Option<Revision>,
 }
 
 impl Shown {
-    /// Errors: etcd shows the change of this revision, and not what was before it, which comes with it by the contract.
+    /// An error has the revision of a change without the previous value, which the contract requires.
     fn of(keys: &Keys, events: &[Event]) -> Result<Shown, Revision> {
         let mut shown = Shown::default();
         for event in events {
@@ -88,7 +88,7 @@ impl Shown {
     }
 }
 
-/// Keeps everybody up to date, until it is dropped.
+/// Updates all watchers, until dropped.
 pub async fn run(shared: Arc<Shared>) {
     tokio::join!(follow_on(&shared), reach(&shared));
 }
@@ -116,14 +116,14 @@ async fn follow_on(shared: &Shared) {
     }
 }
 
-/// Has every revision that is wanted be reached, by a marker where it does not come by itself.
+/// Ensures that every required revision is reached, with a marker if necessary.
 async fn reach(shared: &Shared) {
     let (mut wanted, mut seen) = (shared.wanted.subscribe(), shared.seen.subscribe());
     loop {
         let goal = *wanted.borrow_and_update();
         if timeout(shared.grace, seen.wait_for(|seen| *seen >= goal)).await.is_err() {
             match shared.mark().await {
-                // It is in etcd: whenever the watch comes back, it comes with it.
+                // It is stored in etcd: the watch delivers it whenever it resumes.
                 Ok(marked) => drop(seen.wait_for(|seen| *seen >= marked).await),
                 Err(why) => {
                     tracing::debug!("no marker can be written: {why}");
@@ -139,7 +139,7 @@ async fn reach(shared: &Shared) {
 }
 
 impl Shared {
-    /// Begins to watch everything behind a revision, at a member.
+    /// Starts watching everything after a revision, at a member.
     async fn watch_all(&self, after: Revision) -> Result<(WatchStream, Rotate<'_>), End> {
         let all = self.keys.all();
         let options = WatchOptions::new()
@@ -166,7 +166,7 @@ impl Shared {
         }
     }
 
-    /// What a message shows; one that ends its watch is an error.
+    /// The content of a message; an error if it ends its watch.
     async fn read(
         &self,
         message: Result<Option<WatchResponse>, etcd_client::Error>,
@@ -193,7 +193,7 @@ impl Shared {
         }
     }
 
-    /// Watches on from what has been shown; why it has to be begun again.
+    /// Continues watching after the last delivered change; returns why it must be restarted.
     async fn follow(&self) -> End {
         let seen = self.live().seen;
         let (mut stream, member) = match self.watch_all(seen).await {
@@ -204,7 +204,7 @@ impl Shared {
             let (message, shown) = match self.read(stream.message().await).await {
                 Ok(read) => read,
                 Err(End::Broken(why)) => {
-                    // The member may be of a minority, or about to end.
+                    // The member may be in a minority, or about to stop.
                     let why = format!("{}: {why}", member.url());
                     member.rotate();
                     return End::Broken(why);
@@ -212,7 +212,7 @@ impl Shared {
                 Err(end) => return end,
             };
             if message.created() {
-                // Whether etcd still has what it had: it may have been restored meanwhile.
+                // etcd may have been restored to an older state meanwhile.
                 if let Err(why) = self.ask_revision().await {
                     return End::Failed(why);
                 }
@@ -230,7 +230,7 @@ impl Shared {
                         live.hub.progress(last);
                     }
                 }
-                // Progress: everything has been shown up to there.
+                // Progress: everything up to there has been delivered.
                 None if message.events().is_empty() && now > live.seen => {
                     live.seen = now;
                     live.hub.progress(now);
@@ -241,7 +241,7 @@ impl Shared {
         }
     }
 
-    /// Ends all watches, as what they had to show is not there any more, and goes on from now.
+    /// Ends all watches, as their history is gone, and continues from now.
     async fn start_over(&self, oldest: Revision) -> Result<(), Error> {
         let now = self.mark().await?;
         let mut live = self.live();
@@ -284,13 +284,13 @@ impl Shared {
         });
     }
 
-    /// A watch from a revision on that has happened: the past first, where there is any, then what all are shown.
+    /// A watch from a past revision: first history, if any, then live events.
     pub fn watch(self: &Arc<Shared>, prefix: &str, after: Revision) -> Result<Watch, Error> {
         let mut live = self.live();
         if live.closed {
             return Err(closed());
         }
-        // Nothing of ours has happened between the two: who begins there is told so, as nothing may come for long.
+        // No change of ours happened between the two: the watcher gets a progress notification, as nothing may come for long.
         let (until, seen) = (live.last, live.seen);
         let (watcher, mut shown) = Watcher::new(prefix, after.max(seen));
         let progress = Batch { changes: Vec::new(), reached: seen };
@@ -335,7 +335,7 @@ impl Shared {
     }
 }
 
-/// A watch of what has happened, up to the revision of a change.
+/// A historical watch, up to the revision of a change.
 pub struct Past {
     shared: Arc<Shared>,
     prefix: String,
@@ -349,7 +349,7 @@ impl Past {
         Past { shared, prefix: prefix.to_owned(), reached: after, until, stream: None }
     }
 
-    /// The next piece. It may have no changes, and has reached something all the same.
+    /// The next piece, which may be only progress without changes.
     pub async fn next(&mut self) -> Result<Batch, Error> {
         let (until, mut pause) = (Instant::now() + TIMEOUT, RETRY.0);
         loop {
@@ -399,7 +399,7 @@ mod tests {
 
     #[test]
     fn a_change_without_what_was_before_it_ends_who_watches_only_where_that_is_compacted() {
-        // Compacted at 9, what was at 9 can be read, and what was before the change of 9 cannot.
+        // Compacted at 9: the state at 9 is readable, but not the previous value of the change at 9.
         assert!(matches!(End::of_bare(9, Err(Failure::Compacted)), End::Compacted(10)));
         assert!(matches!(End::of_bare(9, Ok(())), End::Broken(_)), "it is there");
         let away = Failure::Transient { why: "no leader".to_owned(), is_unsent: false };

@@ -1,15 +1,15 @@
-//! Where the store's keys lie in etcd: below a prefix, which takes the place of their own root.
+//! Maps the store's keys to etcd's: a prefix replaces their root.
 
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Keys {
-    /// What every key of the store begins with: it is not repeated in etcd.
+    /// The root of every key in the store, which is omitted in etcd.
     root: String,
-    /// What stands there instead, without a `/` at its end.
+    /// Its replacement, without a trailing `/`.
     prefix: String,
 }
 
-/// A range of etcd's keys: from `start` on, before `end`. One that ends before it starts has nothing.
+/// A range of etcd's keys: `start` inclusive, `end` exclusive. It is empty if it ends before it starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {
     pub start: Vec<u8>,
@@ -27,30 +27,30 @@ impl Keys {
         Keys { root: root.to_owned(), prefix: prefix.trim_end_matches('/').to_owned() }
     }
 
-    /// A key of no object, the first of all: written where a change is needed and none is made.
+    /// The first key of all, which is no object: written to force a change.
     pub fn marker(&self) -> String {
         format!("{}/", self.prefix)
     }
 
-    /// Where a key of the store lies; `None`: it is not below the root.
+    /// The etcd key of a key in the store; `None`: it is not below the root.
     pub fn outer(&self, key: &str) -> Option<String> {
         let rest = key.strip_prefix(&self.root).filter(|rest| rest.len() > 1 && rest.starts_with('/'))?;
         Some(format!("{}{rest}", self.prefix))
     }
 
-    /// Which key of the store lies there; `None`: the marker, or somebody else's.
+    /// The store's key for an etcd key; `None`: the marker, or another program's.
     pub fn inner(&self, outer: &[u8]) -> Option<String> {
         let rest = std::str::from_utf8(outer).ok()?.strip_prefix(&self.prefix)?;
         (rest.len() > 1 && rest.starts_with('/')).then(|| format!("{}{rest}", self.root))
     }
 
-    /// Everything that is the store's, the marker too.
+    /// All keys of the store, including the marker.
     pub fn all(&self) -> Span {
         let start = self.marker().into_bytes();
         Span { end: successor(&start), start }
     }
 
-    /// The keys below a prefix, those behind `after`.
+    /// The keys below a prefix, after `after`.
     pub fn below(&self, prefix: &str, after: Option<&str>) -> Span {
         let all = self.all();
         let mut span = match prefix.strip_prefix(&self.root) {
@@ -58,7 +58,7 @@ impl Keys {
                 let start = format!("{}{rest}", self.prefix).into_bytes();
                 Span { end: successor(&start), start }
             }
-            // Not as far as the root, or all of it.
+            // A prefix of the root, or the root itself.
             _ if self.root.starts_with(prefix) => all.clone(),
             _ => Span { start: Vec::new(), end: Vec::new() },
         };
@@ -75,7 +75,7 @@ impl Keys {
     }
 }
 
-/// The smallest key behind all that start with these bytes, which are no string of 0xff alone.
+/// The smallest key after all with this prefix, which must not consist of 0xff bytes only.
 fn successor(start: &[u8]) -> Vec<u8> {
     let mut end = start.to_vec();
     while let Some(last) = end.pop() {

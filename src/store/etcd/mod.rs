@@ -1,4 +1,4 @@
-//! The store in a real etcd (3.4 and later), for a control plane of which several servers can have the same state.
+//! The store in a real etcd (3.4 and later), for a control plane with several servers.
 //!
 //! ```text
 //!   get, list, commit ----- one call each, to one member, another where it fails -----> etcd
@@ -7,13 +7,12 @@
 //!         <--- the past ---- a watch of its own, up to where the one above is --------- etcd
 //! ```
 //!
-//! etcd's revisions are the store's: they never go back, whoever ends or is killed. Other prefixes of the same etcd count in them, so
-//! between two transactions there may be more than one step. What etcd acknowledges is on the disks of most of its members:
-//! `Durability::Relaxed` makes no difference. An etcd that was restored from an older snapshot, or is another one, is found out by
-//! its revision or its cluster's id, and is `Damaged`: this process is to end, and start anew from what there is.
+//! The store uses etcd's revisions: they never decrease, whatever crashes. Writes to other prefixes of the same etcd increment
+//! them, too, so consecutive transactions may differ by more than one. Acknowledged writes are on the disks of a majority of
+//! members: `Durability::Relaxed` makes no difference. An etcd that was restored from an older snapshot, or replaced, is detected
+//! by its revision or cluster id, and is `Damaged`: this process must exit, and start again from the current state.
 //!
-//! What has to be compacted up to a revision is compacted up to the one before: so every change that a watch still shows comes with
-//! what was before it.
+//! Compaction stops one revision before the requested one, so that every change in a watch has its previous value.
 
 mod calls;
 mod commit;
@@ -44,9 +43,9 @@ use super::{
 pub use calls::Config;
 pub use dial::Tls;
 
-/// A write so long ago shows that another one can be made: who asks again and again whether it can costs etcd no write each time.
+/// A write this recent proves that others are possible: frequent health checks do not cost etcd a write each time.
 const PROVEN: Duration = Duration::from_secs(15);
-/// How long what comes piece by piece may stand still. (etcd looks after watches of the past every 100 ms.)
+/// How long a stream of pieces may stall. (etcd serves historical watches every 100 ms.)
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// See the module. Share it with `Arc`.
@@ -56,7 +55,7 @@ pub struct Etcd {
 }
 
 impl Etcd {
-    /// Connects, and writes a marker: so a store that opens can be written to.
+    /// Connects, and writes a marker: so an opened store is writable.
     pub async fn open(config: Config) -> Result<Etcd, Error> {
         let shared = Arc::new(Shared::new(config).await?);
         shared.begin().await?;
@@ -90,7 +89,7 @@ impl Store for Etcd {
         let shared = self.open_shared()?;
         loop {
             match shared.list(&range).await {
-                // Between two of its pages, which are of one revision.
+                // Between two pages of the same revision.
                 Err(Error::Compacted { .. }) if range.at.is_none() => continue,
                 listed => return listed,
             }
@@ -119,7 +118,7 @@ impl Store for Etcd {
             true => Past::new(shared.clone(), prefix, after, last).next().await?,
             false => Batch { changes: Vec::new(), reached: after },
         };
-        // Behind the last change there is none.
+        // There is none after the last change.
         let reached = if batch.reached >= last { batch.reached.max(seen) } else { batch.reached };
         Ok(Batch { reached, ..batch })
     }
@@ -136,7 +135,7 @@ impl Store for Etcd {
                 keys_of(&client).compact(upto, Some(CompactionOptions::new().with_physical())).await
             });
             match compacted.await {
-                // It was already, by us or by another server.
+                // It was compacted already, here or by another server.
                 Ok(_) | Err(Failure::Compacted) => {}
                 Err(failure) => return Err(failure.error()),
             }
@@ -149,11 +148,11 @@ impl Store for Etcd {
         self.open_shared()?.backup().await
     }
 
-    /// What etcd's file has on the disk of the member that is asked.
+    /// The size of etcd's file on the current member's disk.
     async fn size(&self) -> Option<u64> {
         let shared = self.open_shared().ok()?;
         let status = shared.calls.read(|client| async move { client.maintenance_client().status().await });
-        // A figure among others is not worth more.
+        // A metric is not worth a longer wait.
         let status = timeout(Duration::from_secs(2), status).await.ok()?;
         u64::try_from(status.ok()?.db_size()).ok()
     }

@@ -1,4 +1,4 @@
-//! What the store and the task that watches for it share, and the calls that they make.
+//! The state and calls shared by the store and its watch task.
 
 use std::{
     path::PathBuf,
@@ -22,60 +22,60 @@ use super::{
 };
 use crate::{Entry, Error, PAGE_BYTES, Page, Range, Revision, closed, health::Health, hub::Hub};
 
-/// How many entries are asked for at first; from then on as many as make about [`PAGE_BYTES`].
+/// The size of the first page; later ones are sized to about [`PAGE_BYTES`].
 const PAGE: usize = 500;
 
-/// What the store and the task that watches for it share.
+/// The state shared by the store and its watch task.
 pub struct Shared {
     pub calls: Calls,
     pub keys: Keys,
     pub scratch: PathBuf,
     pub grace: Duration,
     pub live: Mutex<Live>,
-    /// As `Live::seen`, to be waited for.
+    /// Like `Live::seen`, for waiting.
     pub seen: watch::Sender<Revision>,
-    /// What has to be seen.
+    /// The revision that must be reached.
     pub wanted: watch::Sender<Revision>,
-    /// The newest revision that etcd has told of.
+    /// The newest revision known from etcd.
     pub newest: AtomicU64,
-    /// The oldest one that is known to be readable.
+    /// The oldest revision known to be readable.
     pub oldest: AtomicU64,
     pub health: watch::Sender<Health>,
-    /// When something was written last.
+    /// The time of the last write.
     pub proven: Mutex<Option<Instant>>,
     pub asking: Mutex<Asking>,
 }
 
-/// Who watches now, and what they have been shown.
+/// The live watchers, and what they have received.
 #[derive(Default)]
 pub struct Live {
     pub hub: Hub,
-    /// Everything up to this revision has been shown.
+    /// Everything up to this revision was delivered.
     pub seen: Revision,
-    /// The last of it: a change of ours, or a marker.
+    /// The last change of it: one of ours, or a marker.
     pub last: Revision,
     pub closed: bool,
 }
 
-/// Who waits for the newest revision.
+/// Callers that wait for the newest revision.
 #[derive(Default)]
 pub struct Asking {
-    /// Those for whom nothing has been asked yet.
+    /// Those that no request was sent for yet.
     waiting: Vec<oneshot::Sender<Result<Revision, Error>>>,
     is_asked: bool,
 }
 
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What they guard is changed in steps that cannot panic halfway.
+    // The protected data is changed in steps that cannot panic halfway.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A revision as etcd has it. None of its own is beyond that.
+/// A revision in etcd's type, which all its revisions fit.
 pub fn signed(revision: Revision) -> i64 {
     i64::try_from(revision).unwrap_or(i64::MAX)
 }
 
-/// An entry as etcd has it, by the name that the store gives it.
+/// An etcd entry under its key in the store.
 pub fn entry(key: Arc<str>, kv: &KeyValue) -> Entry {
     Entry {
         key,
@@ -85,7 +85,7 @@ pub fn entry(key: Arc<str>, kv: &KeyValue) -> Entry {
     }
 }
 
-/// A sender for a number that only rises.
+/// Raises a number that never decreases.
 fn raise(number: &watch::Sender<Revision>, to: Revision) {
     number.send_if_modified(|now| {
         let rises = to > *now;
@@ -112,9 +112,9 @@ impl Shared {
         })
     }
 
-    /// Finds out where etcd is, by a marker: what is watched begins behind it.
+    /// Determines etcd's revision with a marker: watches start after it.
     pub async fn begin(&self) -> Result<(), Error> {
-        // What only reads is tried again, and says why it fails.
+        // Reads are retried, and report why they fail.
         self.ask_revision().await?;
         self.find_oldest().await?;
         let now = self.mark().await?;
@@ -138,7 +138,7 @@ impl Shared {
         self.oldest.fetch_max(revision, SeqCst);
     }
 
-    /// Notes the revision of an answer that shows all that was acknowledged at `least`.
+    /// Records the revision of a response that reflects everything acknowledged at `least`.
     pub fn note(&self, header: Option<&ResponseHeader>, least: Revision) -> Result<Revision, Error> {
         let noted = self.calls.check(header).and_then(|revision| match revision < least {
             true => Err(Error::Damaged(format!(
@@ -154,7 +154,7 @@ impl Shared {
         noted
     }
 
-    /// Reads some of a span, at a revision (0: now), no more than what was acknowledged before.
+    /// Reads part of a span, at a revision (0: now), which includes everything acknowledged before.
     pub async fn range(&self, span: Span, options: GetOptions, at: Revision) -> Result<GetResponse, Failure> {
         let least = self.newest.load(SeqCst);
         let options = options.with_range(span.end).with_revision(signed(at));
@@ -179,7 +179,7 @@ impl Shared {
         Ok(revision)
     }
 
-    /// The same, asked once for all who want to know it meanwhile.
+    /// The same, with a single request for all concurrent callers.
     pub async fn revision(self: &Arc<Shared>) -> Result<Revision, Error> {
         let (answer, answered) = oneshot::channel();
         let is_asked = {
@@ -193,7 +193,7 @@ impl Shared {
         answered.await.map_err(|_| closed())?
     }
 
-    /// Writes the marker: a change of ours that changes nothing. Its revision.
+    /// Writes the marker, a change without effect; returns its revision.
     pub async fn mark(&self) -> Result<Revision, Error> {
         let least = self.newest.load(SeqCst);
         let answer = self.calls.write(|client| {
@@ -205,7 +205,7 @@ impl Shared {
         Ok(revision)
     }
 
-    /// The oldest revision whose changes come with what was before them.
+    /// The oldest revision whose changes have previous values.
     pub async fn find_oldest(&self) -> Result<Revision, Error> {
         let oldest = self.oldest.load(SeqCst).max(1);
         let marker = Span { start: self.keys.marker().into_bytes(), end: Vec::new() };
@@ -217,7 +217,7 @@ impl Shared {
         Ok(self.oldest.load(SeqCst))
     }
 
-    /// Up to where etcd is compacted: it says so to who wants to watch from the beginning, and to nobody else.
+    /// etcd's compaction revision: etcd only reports it to a watch from the beginning.
     async fn ask_compacted(&self) -> Result<Revision, Error> {
         let (mut watcher, _) = self.calls.watcher();
         let ask = async {
@@ -236,7 +236,7 @@ impl Shared {
         }
     }
 
-    /// A failed read of a revision, as the contract has it.
+    /// Translates a failed read of a revision to the contract's errors.
     async fn no_revision(&self, failure: Failure, asked: Revision) -> Error {
         let found = match failure {
             Failure::Compacted => self.find_oldest().await.map(|oldest| Error::Compacted { asked, oldest }),
@@ -259,7 +259,7 @@ impl Shared {
             return Err(Error::Compacted { asked, oldest });
         }
         if span.is_empty() {
-            // There is nothing to read: but whether there is such a revision.
+            // Reads nothing, only checks that the revision exists.
             span.end = span.start.clone();
             span.end.push(0);
         }
@@ -291,7 +291,7 @@ impl Shared {
         }
     }
 
-    /// Waits until all has been shown up to a revision; the last change by then, and what has been shown.
+    /// Waits until everything up to a revision was delivered; returns the last change, and the delivered revision.
     pub async fn shown(&self, revision: Revision) -> Result<(Revision, Revision), Error> {
         let mut seen = self.seen.subscribe();
         let reached = timeout(TIMEOUT, seen.wait_for(|seen| *seen >= revision)).await;
@@ -308,7 +308,7 @@ impl Shared {
         self.health.borrow().trouble()
     }
 
-    /// Whether a watch may begin behind a revision; the newest one.
+    /// Checks whether a watch may start after a revision; returns the newest one.
     pub async fn known(self: &Arc<Shared>, after: Revision) -> Result<Revision, Error> {
         let now = self.revision().await?;
         let oldest = self.oldest.load(SeqCst);
@@ -320,7 +320,7 @@ impl Shared {
     }
 }
 
-/// Asks once for each of those who have come while the last answer was waited for.
+/// Sends one request for all callers that arrived during the last one.
 async fn ask_for_all(shared: Arc<Shared>) {
     loop {
         let waiting = {
@@ -333,7 +333,7 @@ async fn ask_for_all(shared: Arc<Shared>) {
         };
         let answer = shared.ask_revision().await;
         for one in waiting {
-            // Who does not wait any more does not mind.
+            // The caller may have given up.
             let _ = one.send(answer.clone());
         }
     }

@@ -1,4 +1,4 @@
-//! A backup of etcd: its own snapshot, checked.
+//! Backups of etcd: its own snapshots, verified.
 
 use std::{
     fs::File,
@@ -12,7 +12,7 @@ use super::{TIMEOUT, calls::Failure, shared::Shared};
 use crate::Error;
 
 impl Shared {
-    /// etcd's own snapshot, checked: what `etcdctl snapshot restore` takes.
+    /// etcd's own snapshot, verified, for `etcdctl snapshot restore`.
     pub async fn backup(&self) -> Result<File, Error> {
         let failed = |e: std::io::Error| Error::Io(format!("{}: {e}", self.scratch.display()));
         let mut file = tempfile::tempfile_in(&self.scratch).map_err(failed)?;
@@ -32,7 +32,7 @@ impl Shared {
     }
 }
 
-/// The file from its beginning, if it ends with the digest of the rest, as etcd's snapshots do.
+/// Returns the file from its beginning, if it ends with the digest of the rest, like etcd's snapshots.
 fn check_snapshot(mut file: File) -> Result<File, Error> {
     const DIGEST: u64 = 32;
     let failed = |e: std::io::Error| Error::Io(format!("etcd's snapshot: {e}"));

@@ -20,11 +20,11 @@ use super::{
 };
 use crate::Error;
 
-/// How far a restored store's revisions jump ahead of the backup's. The store that was lost has gone on since; whoever
-/// watched it resumes from a revision inside the jump, and is told to list again.
+/// How far a restored store's revisions jump ahead of the backup's. The lost store had continued since; its watchers resume from a
+/// revision within the jump, and are told to list again.
 const RESTORE_JUMP: u64 = 1_000_000_000;
 
-/// A new file of its owner's beside `path`, removed unless it is put in place. What an interrupted one has left is replaced.
+/// A new private file beside `path`, removed unless it is moved into place. The remains of an interrupted one are replaced.
 struct Draft(PathBuf);
 
 impl Draft {
@@ -57,14 +57,14 @@ fn failed(path: &Path) -> impl Fn(std::io::Error) -> Error {
     move |e| Error::Io(format!("{path}: {e}"))
 }
 
-/// Whether a write-ahead log lies beside the file.
+/// Whether the file has a write-ahead log beside it.
 fn has_wal(path: &Path) -> bool {
     let mut wal = path.as_os_str().to_owned();
     wal.push("-wal");
     Path::new(&wal).exists()
 }
 
-/// Copies what is visible now into a draft, which is read back, checked, and loses its name.
+/// Copies the visible state into a draft, which is read back, verified, and unlinked.
 pub(super) fn make(shared: &Shared, db: &Connection) -> Result<File, Error> {
     let _turn = shared.backing_up.lock().unwrap_or_else(PoisonError::into_inner);
     let draft = Draft::beside(&shared.path, ".backup")?;
@@ -91,20 +91,19 @@ fn copy(mut from: File, mut to: File, mut copied: impl FnMut(u64, u64)) -> std::
     }
 }
 
-/// Makes a store at `to` out of the backup `from`. Refuses if there is a store already. Blocks.
+/// Creates a store at `to` from the backup `from`. Refuses if there is a store already. Blocks.
 ///
-/// The restored store's revision is far ahead of the backup's: no revision that the lost store may have handed out is
-/// used again, and a watch from one gets `Compacted`. What was visible at the backup is there, nothing newer. The backup may be
-/// anybody's: a schema that is not exactly ours, and a file that SQLite finds fault with, are `Damaged`, and say what it is.
-/// So is a value that `check` finds fault with, by its key.
-/// `copied` hears how many of how many bytes there are already; then they are checked.
+/// The restored store's revision is far ahead of the backup's: no revision that the lost store may have handed out is reused, and a
+/// watch from one gets `Compacted`. It contains what was visible at the backup, nothing newer. The backup may come from anybody: a
+/// schema that is not exactly ours, and a file that fails SQLite's checks, are `Damaged` with the reason. So is a value that
+/// `check` rejects, with its key. `copied` is called with the progress in bytes; after that they are verified.
 pub fn restore(
     from: &Path,
     to: &Path,
     check: impl Fn(&str, &[u8]) -> Result<(), String>,
     copied: impl FnMut(u64, u64),
 ) -> Result<(), Error> {
-    // A log left by another store would be applied to this one.
+    // Another store's log would be applied to this one.
     if to.exists() || has_wal(to) {
         return Err(Error::Io(format!("{} exists already: a restore does not overwrite a store", to.display())));
     }
@@ -112,7 +111,7 @@ pub fn restore(
         return Err(Error::Io(format!("{} is a store in use, or was not closed: not a backup", from.display())));
     }
     let draft = Draft::beside(to, ".draft")?;
-    // The bytes alone: the draft keeps its own mode.
+    // Only the content: the draft keeps its own mode.
     let source = File::open(from).map_err(failed(from))?;
     File::options().write(true).open(&draft.0).and_then(|to| copy(source, to, copied)).map_err(failed(from))?;
     {
@@ -133,10 +132,10 @@ pub fn restore(
         let last = state.revision.max(state.ceiling) + RESTORE_JUMP;
         log::skip_to(&db, &mut state, last)?;
         transaction.commit().map_err(log::sql)?;
-        // Closing takes the write-ahead log back into the file.
+        // Closing checkpoints the write-ahead log.
     }
     draft.sync()?;
-    // A link, unlike a rename, refuses to overwrite.
+    // Unlike a rename, a link never overwrites.
     fs::hard_link(&draft.0, to).map_err(failed(to))?;
     sync_folder(to)
 }

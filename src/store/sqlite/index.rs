@@ -1,7 +1,7 @@
-//! What of the store is in memory: where each key's newest version stands, the last few changes, who watches.
+//! The in-memory part of the store: the position of each key's newest version, the most recent changes, the watchers.
 //!
-//! The index makes an absent key certain (a rotten B-tree page cannot hide one), a compare free of I/O, and `remaining`
-//! a walk over memory. It costs about 130 bytes a key; values stay in the file.
+//! With the index a key is known to be absent (a corrupted B-tree page cannot hide one), compares need no I/O, and `remaining` is
+//! computed in memory. It costs about 130 bytes per key; values stay in the file.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -14,7 +14,7 @@ use rusqlite::Connection;
 use super::log::{self, Hole, Position, StoreState, revision_of};
 use crate::{Change, Error, Range, Revision, hub::Hub};
 
-/// How much of the newest history stays in memory, for watchers that come back.
+/// How many recent changes stay in memory, for resuming watchers.
 const TAIL_CHANGES: usize = 1024;
 const TAIL_BYTES: usize = 1 << 20;
 
@@ -22,14 +22,14 @@ const TAIL_BYTES: usize = 1 << 20;
 pub struct Index {
     pub revision: Revision,
     pub oldest: Revision,
-    /// Keys that exist, and deleted ones that kept history still knows.
+    /// Existing keys, and deleted ones within retained history.
     pub keys: BTreeMap<Arc<str>, Position>,
     pub holes: Vec<Hole>,
     pub hub: Hub,
     pub closed: bool,
     tail: VecDeque<Change>,
     tail_bytes: usize,
-    /// All changes behind this revision are in `tail`.
+    /// All changes after this revision are in `tail`.
     pub tail_from: Revision,
 }
 
@@ -37,15 +37,15 @@ pub struct Index {
 #[derive(Debug, Default)]
 pub struct Selection {
     pub at: Revision,
-    /// In order; those behind `at` may turn out not to have existed.
+    /// In order; those newer than `at` may turn out not to have existed.
     pub page: Vec<(Arc<str>, Position)>,
-    /// How many of the following keys existed for sure, and those that have changed since.
+    /// How many of the following keys certainly existed, and those that have changed since.
     pub following: u64,
     pub unsure: Vec<(Arc<str>, Position)>,
 }
 
 impl Index {
-    /// Reads and checks the whole file.
+    /// Reads and verifies the whole file.
     pub fn load(db: &Connection, state: &StoreState) -> Result<Index, Error> {
         let holes = log::holes(db)?;
         let mut seen = StoreState::default();
@@ -68,12 +68,12 @@ impl Index {
         Ok(Index { revision, oldest, keys, holes, tail_from: revision, ..Index::default() })
     }
 
-    /// The key's newest version, if it exists.
+    /// The position of the key's newest version, if it exists.
     pub fn place(&self, key: &str) -> Option<Position> {
         self.keys.get(key).copied().filter(|&place| place > 0)
     }
 
-    /// Whether the state at this revision is known.
+    /// Whether the state at this revision is available.
     pub fn readable(&self, at: Revision) -> Result<(), Error> {
         if at > self.revision {
             return Err(Error::Future { asked: at, now: self.revision });
@@ -83,7 +83,7 @@ impl Index {
         if at < oldest { Err(Error::Compacted { asked: at, oldest }) } else { Ok(()) }
     }
 
-    /// Whether a watch may begin behind this revision.
+    /// Whether a watch may start after this revision.
     pub fn known(&self, after: Revision) -> Result<(), Error> {
         if after > self.revision {
             return Err(Error::Future { asked: after, now: self.revision });
@@ -91,10 +91,10 @@ impl Index {
         self.watchable(after)
     }
 
-    /// Whether all changes behind this revision are known.
+    /// Whether all changes after this revision are available.
     pub fn watchable(&self, after: Revision) -> Result<(), Error> {
         match self.readable(after) {
-            // The change of the oldest revision itself is still kept.
+            // The change at the oldest revision itself is still retained.
             Err(Error::Compacted { oldest, .. })
                 if after + 1 == oldest && oldest == self.oldest && !self.lost(after) =>
             {
@@ -104,7 +104,7 @@ impl Index {
         }
     }
 
-    /// Whether what somebody saw at this revision may have been lost.
+    /// Whether a state seen at this revision may have been lost.
     fn lost(&self, revision: Revision) -> bool {
         self.holes.iter().any(|&(first, last)| first <= revision && revision < last)
     }
@@ -121,7 +121,7 @@ impl Index {
         };
         let end = successor(&range.prefix);
         let end = match &end {
-            // An inverted range would be a panic.
+            // An inverted range would panic.
             Some(end) if range.after.as_ref() >= Some(end) => return Ok(selection),
             Some(end) => Bound::Excluded(end.as_str()),
             None => Bound::Unbounded,
@@ -141,7 +141,7 @@ impl Index {
         Ok(selection)
     }
 
-    /// The effects of transactions that have just become durable (or as durable as they asked for).
+    /// Applies transactions that have just become durable (or as durable as they requested).
     pub fn publish(
         &mut self,
         revision: Revision,
@@ -165,7 +165,7 @@ impl Index {
         }
     }
 
-    /// The changes behind a revision that is not before `tail_from`.
+    /// The changes after a revision, which must not be before `tail_from`.
     pub fn tail(&self, after: Revision) -> impl Iterator<Item = &Change> {
         self.tail.range(self.tail.partition_point(|change| change.revision <= after)..)
     }
@@ -176,11 +176,11 @@ fn size(change: &Change) -> usize {
     change.key.len() + value(&change.now) + value(&change.before)
 }
 
-/// The smallest string behind everything that starts with `prefix`; `None`: there is none.
+/// The smallest string after everything with this prefix; `None`: there is none.
 fn successor(prefix: &str) -> Option<String> {
     let mut end = prefix.to_owned();
     while let Some(last) = end.pop() {
-        // Order of UTF-8 bytes is order of code points; the step may have to cross the surrogates.
+        // UTF-8 bytes sort like code points; the step may have to skip the surrogates.
         if let Some(next) = (last as u32 + 1..=char::MAX as u32).find_map(char::from_u32) {
             end.push(next);
             return Some(end);

@@ -1,8 +1,8 @@
-//! The layout of the store's file: what its tables are in each version, and how a file of an older version becomes one of the newest.
+//! The schema versions of the store's file, and the migrations between them.
 //!
-//! A new version is one more row in [`LAYOUTS`]: its whole schema, and the step that makes it of the one before. Each step is one
-//! transaction with the version's number, so that a crash leaves a file of one version or of the other, and the next start goes on
-//! from there. A file of a version that is not known here was written by a newer program, and is refused, untouched.
+//! A new version is another row in [`LAYOUTS`]: its whole schema, and the migration from the previous one. Each migration is one
+//! transaction that also sets the version number, so that a crash leaves one version or the other, and the next start continues
+//! from there. A file with an unknown version was written by a newer program, and is refused unchanged.
 
 use rusqlite::Connection;
 
@@ -14,26 +14,26 @@ use crate::Error;
 /// "PodW", in the file's header.
 const APPLICATION_ID: i32 = 0x506f_6457;
 
-/// One version of the layout; the first has number 1.
+/// One schema version; the first has number 1.
 struct Layout {
     /// All of its tables.
     schema: &'static [&'static str],
-    /// Makes it of the version before, inside a transaction. The first has none.
+    /// Migrates from the previous version, inside a transaction. The first has none.
     step: fn(&Connection) -> rusqlite::Result<()>,
 }
 
-/// Every version that there has been, in order. What is here is in files: it is never changed, only added to.
+/// All versions so far, in order. They exist in files, so rows are only added, never changed.
 const LAYOUTS: &[Layout] = &[
     Layout { schema: &[FIRST], step: |_| Ok(()) },
-    // A program of the first knows nothing of kinds, fields and finalizers that have come since, and would lose them with its first
-    // write of such an object. From the second on whoever is refused is told whose store it is.
+    // Programs for version 1 do not know newer kinds, fields and finalizers, and would drop them when writing such an object. From
+    // version 2 on a refused program can report whose store it is.
     Layout {
         schema: &[FIRST, WRITER],
         step: |db| db.execute_batch(WRITER).and_then(|()| db.execute_batch("INSERT INTO writer VALUES (1, '')")),
     },
 ];
 
-/// `value` comes last, so that the rest is read without the pages that it overflows to.
+/// `value` is the last column, so that the others can be read without its overflow pages.
 const FIRST: &str = "
     CREATE TABLE log (
         place INTEGER PRIMARY KEY,
@@ -56,10 +56,10 @@ const FIRST: &str = "
         checksum INTEGER NOT NULL
     );";
 
-/// One row: the program that has the store, or had it last.
+/// One row: the program that uses the store, or used it last.
 const WRITER: &str = "CREATE TABLE writer (id INTEGER PRIMARY KEY, program TEXT NOT NULL);";
 
-/// Makes the tables of a new file, brings an older one up to date, signs it, and refuses a file that is something else.
+/// Creates the tables of a new file, migrates an older one, records this program, and refuses other files.
 pub fn prepare(db: &Connection) -> Result<(), Error> {
     prepare_as(db, LAYOUTS)?;
     let empty = is_empty(db)?;
@@ -75,11 +75,11 @@ pub fn prepare(db: &Connection) -> Result<(), Error> {
     sign(db)
 }
 
-/// Writes down whose the store is now. The same program's next start writes nothing.
+/// Records the program that uses the store. Restarts of the same program write nothing.
 fn sign(db: &Connection) -> Result<(), Error> {
     let damaged = |why| Error::Damaged(format!("who has written the store: {why}"));
     if writer(db).map_err(damaged)? != PROGRAM {
-        // Only for people to read: a full disk may have it read for now.
+        // Informational only: a full disk may still be read.
         if let Err(error) = db.execute("UPDATE writer SET program = ? WHERE id = 1", [PROGRAM]) {
             tracing::warn!(%error, "failed to record which program wrote the store");
         }
@@ -91,8 +91,8 @@ fn writer(db: &Connection) -> rusqlite::Result<String> {
     db.query_row("SELECT program FROM writer WHERE id = 1", [], |row| row.get(0))
 }
 
-/// The program that has written a store of a version that is not known here, if it says so in the way that is. Only for people to
-/// read: whoever writes a file may write that into it.
+/// The program that wrote a store of an unknown version, if recorded in the known way. Informational only: anybody could write this
+/// into a file.
 fn writer_of_unknown(db: &Connection) -> Option<String> {
     let ours = Connection::open_in_memory().ok()?;
     ours.execute_batch(WRITER).ok()?;
@@ -105,7 +105,7 @@ fn writer_of_unknown(db: &Connection) -> Option<String> {
     (!told.is_empty()).then_some(told)
 }
 
-/// The same for a file that has been a store a moment ago: one without tables has lost them.
+/// The same for a file that was a store a moment ago: one without tables has lost them.
 pub fn prepare_again(db: &Connection) -> Result<(), Error> {
     if is_empty(db)? {
         return Err(Error::Damaged("the disk lost the store's tables".to_owned()));
@@ -117,13 +117,14 @@ fn pragma(db: &Connection, name: &str) -> Result<i32, Error> {
     db.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i32>(0)).map_err(sql)
 }
 
-/// A crash may have come before the tables.
+/// A crash may have come before the tables were created.
 fn is_empty(db: &Connection) -> Result<bool, Error> {
     let tables: i64 = db.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(sql)?;
     Ok(tables == 0 && pragma(db, "application_id")? == 0)
 }
 
-/// 1. it is a store, 2. of a version that is known, 3. with exactly that version's tables, 4. which become the newest's, step by step.
+/// 1. it is a store, 2. of a known version, 3. with exactly that version's tables, 4. which are migrated to the newest, step by
+///    step.
 fn prepare_as(db: &Connection, layouts: &[Layout]) -> Result<(), Error> {
     if is_empty(db)? {
         return Ok(());
@@ -148,10 +149,10 @@ fn prepare_as(db: &Connection, layouts: &[Layout]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Makes the file one of version `number`, which follows its own: wholly, or not at all.
+/// Migrates the file to version `number`, the next one: completely, or not at all.
 fn migrate(db: &Connection, number: usize, layout: &Layout) -> Result<(), Error> {
     tracing::info!("migrating the store's file to layout {number}");
-    // Dropped before its commit, it is rolled back.
+    // Rolls back if dropped before the commit.
     let transaction = db.unchecked_transaction().map_err(sql)?;
     (layout.step)(&transaction).map_err(sql)?;
     check_schema(&transaction, layout.schema)?;
@@ -167,14 +168,14 @@ fn schema_of(db: &Connection) -> Result<Vec<Definition>, Error> {
     let mut query = db.prepare(select).map_err(sql)?;
     let rows = query.query_map([], |row| {
         let text: String = row.get(3)?;
-        // How a version of ours has indented it is no difference.
+        // Indentation by one of our versions makes no difference.
         Ok((row.get(0)?, row.get(1)?, row.get(2)?, text.split_whitespace().collect::<Vec<_>>().join(" ")))
     });
     rows.and_then(Iterator::collect).map_err(sql)
 }
 
-/// Refuses a schema that is not exactly what this layout's version makes. A trigger, a view, a generated column or an index on an
-/// expression is code of whoever wrote the file.
+/// Refuses a schema that differs from this version's. A trigger, a view, a generated column or an index on an expression is code by
+/// the file's author.
 fn check_schema(db: &Connection, schema: &[&str]) -> Result<(), Error> {
     let ours = Connection::open_in_memory().map_err(sql)?;
     ours.execute_batch(&schema.concat()).map_err(sql)?;
@@ -198,8 +199,8 @@ fn check_schema(db: &Connection, schema: &[&str]) -> Result<(), Error> {
     }
 }
 
-/// Refuses tables that share their first page: what is written to one would be in the other. (SQLite notices when it checks a
-/// whole file, and not when it opens one.)
+/// Refuses tables that share their root page: writes to one would appear in the other. (SQLite detects that when it checks a whole
+/// file, but not on open.)
 fn check_roots(db: &Connection) -> Result<(), Error> {
     let mut query = db.prepare("SELECT name, rootpage FROM sqlite_schema ORDER BY rootpage").map_err(sql)?;
     let rows = query.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?)));
@@ -225,7 +226,7 @@ mod tests {
             Layout {
                 schema: SECOND,
                 step: |db| {
-                    // How a table that changes is made anew, with what was in it.
+                    // The way to change a table: recreate it with its content.
                     db.execute_batch(
                         "ALTER TABLE log RENAME TO was; CREATE TABLE log (a, b); INSERT INTO log SELECT a, a * 2 FROM was;
                          DROP TABLE was; CREATE TABLE note (text);",
@@ -265,7 +266,7 @@ mod tests {
         assert_eq!(found(&db), (3, 7), "a step that is behind it is not done again");
     }
 
-    /// The file as a crash leaves it while a step is under way: it was written to, and not committed.
+    /// The file after a crash during a migration: written to, but not committed.
     #[test]
     fn a_crash_in_the_middle_of_a_step_leaves_the_version_before() {
         let folder = tempfile::tempdir().unwrap();
@@ -285,7 +286,7 @@ mod tests {
         };
         let db = Connection::open(&path).unwrap();
         prepare_as(&db, &layouts).unwrap_err();
-        // What a start finds after a power loss in that moment, and what one finds after the error.
+        // The state after a power loss at that moment, and after the error.
         for name in ["copy.db", "store.db"] {
             let after = Connection::open(folder.path().join(name)).unwrap();
             assert_eq!(found(&after), (2, 42), "the first step is done, of the second nothing");
@@ -319,7 +320,7 @@ mod tests {
         let told = |db: &Connection| prepare_as(db, &versions()[..2]).unwrap_err().to_string();
         db.execute_batch(&format!("{WRITER} INSERT INTO writer VALUES (1, 'podwright 9.9' || char(10, 27))")).unwrap();
         assert!(told(&db).contains(": podwright 9.9 has written it"), "{}", told(&db));
-        // What is no table of ours is not asked: it may be code.
+        // Only our own table is queried: others may be code.
         db.execute_batch("DROP TABLE writer; CREATE VIEW writer AS SELECT 1 AS id, 'podwright 9.9' AS program")
             .unwrap();
         assert!(told(&db).contains("a newer one has written it"), "{}", told(&db));
@@ -350,11 +351,11 @@ mod tests {
         let row = |sql| db.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
         assert_eq!(row("SELECT place + checksum + length(key) + length(value) FROM log"), 65537 + 7 + 11 + 1);
         assert_eq!(row("SELECT first + last FROM hole"), 12);
-        // Whoever has it next says so, and writes nothing where it is himself.
+        // The next user is recorded; the same one writes nothing.
         db.execute("UPDATE writer SET program = 'podwright 0.0'", []).unwrap();
         prepare(&db).unwrap();
         assert_eq!(writer(&db).unwrap(), PROGRAM);
-        // Nor does it fail where nothing can be written.
+        // Nor does it fail if the file is not writable.
         db.execute_batch("UPDATE writer SET program = 'podwright 0.0'; PRAGMA query_only = 1").unwrap();
         prepare(&db).unwrap();
         assert_eq!(writer(&db).unwrap(), "podwright 0.0");
@@ -367,7 +368,7 @@ mod tests {
         assert!(matches!(prepare(&db), Err(Error::Damaged(_))));
     }
 
-    /// What files have is what this table says, for ever: a change of a row that is there would make every store a foreign one.
+    /// Existing files must match this table forever: changing a row would make every store a foreign one.
     #[test]
     fn layouts_that_are_in_files_do_not_change() {
         let words = |parts: &[&str]| parts.concat().split_whitespace().collect::<Vec<_>>().join(" ");

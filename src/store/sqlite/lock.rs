@@ -1,4 +1,4 @@
-//! The lock that keeps a second process (or a second `open`) out of a store.
+//! The lock that excludes a second process (or a second `open`) from a store.
 
 use std::{
     fs::{File, TryLockError},
@@ -10,24 +10,24 @@ use std::{
 
 use crate::Error;
 
-/// Held as long as it lives. Its file, beside the store's, stays behind: it also remembers that there has been a store, and
-/// whether part of it is in the write-ahead log alone, should one of those files vanish.
+/// Held while it lives. Its file, beside the store's, is kept: it also records that there is a store, and whether part of it is
+/// only in the write-ahead log, in case one of those files vanishes.
 pub struct Lock {
     file: File,
-    /// Where the write-ahead log is.
+    /// The path of the write-ahead log.
     log: PathBuf,
     noted: bool,
 }
 
-/// How long whoever was killed may still hold it: a child of theirs between its fork and its exec has the file open as well.
+/// How long a killed process may still hold it: a child between fork and exec has the file open as well.
 const TIMEOUT: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Stands in the file while the write-ahead log has what the store's file has not.
+/// In the lock file while the write-ahead log has data that the store's file lacks.
 const LOG: &str = "log";
 
 impl Lock {
-    /// Errors: the store is in use, or it was there and is no more.
+    /// Fails if the store is in use, or existed and is gone.
     pub fn take(path: &Path) -> Result<Lock, Error> {
         let mut name = path.as_os_str().to_owned();
         name.push(".lock");
@@ -80,7 +80,7 @@ impl Lock {
         self.log.metadata().is_ok_and(|file| file.len() > 0)
     }
 
-    /// Writes down, durably, who holds it, and that the write-ahead log is needed, once there is one. To be called after writes.
+    /// Records, durably, who holds it, and that the write-ahead log is needed, once there is one. Must be called after writes.
     pub fn note_holder(&mut self) -> io::Result<()> {
         if !self.noted {
             self.noted = self.has_log();
@@ -89,7 +89,7 @@ impl Lock {
         Ok(())
     }
 
-    /// Writes down, durably, that the store's file has everything.
+    /// Records, durably, that the store's file is complete.
     pub fn note_complete(&mut self) -> io::Result<()> {
         self.noted = false;
         self.note("")
@@ -104,7 +104,7 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Closing alone would not do: a child between its fork and its exec has the file open as well.
+        // Closing alone is not enough: a child between fork and exec has the file open as well.
         let _ = self.file.unlock();
     }
 }

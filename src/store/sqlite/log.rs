@@ -1,8 +1,8 @@
-//! The store's file: one table, a log of every kept version of every key, and one row about the store as a whole.
+//! The store's file: one table, a log of every retained version of every key, and one row of state for the store as a whole.
 //!
-//! A row's id is its place in history: the revision, then the number of the change within the transaction. Each row
-//! has a checksum, names the row that it replaced, and the last of a transaction says so: hence a hole in kept history
-//! shows. Rows from before kept history are vouched for by the digest, an order-free sum over all rows.
+//! A row's id is its position in history: the revision, then the index of the change within the transaction. Each row has a
+//! checksum, the position of the row that it replaced, and a mark if it is the last of a transaction: hence a gap in retained
+//! history is detected. The digest, an order-independent sum over all rows, covers those from before retained history.
 
 use std::{ops::ControlFlow, os::unix::fs::OpenOptionsExt, path::Path, sync::Arc, time::Duration};
 
@@ -12,12 +12,12 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
 
 use crate::{Entry, Error, Revision};
 
-/// Bits of a place that number the changes of one transaction.
+/// Bits of a position for the index within a transaction.
 const CHANGE_BITS: u32 = 16;
-/// Writes that one transaction may hold.
+/// The most writes in a transaction.
 pub const MAX_WRITES: usize = 1 << CHANGE_BITS;
 
-/// Where a version stands in the log; negative if it is a deletion; 0: nowhere.
+/// The position of a version in the log; negative for a deletion; 0: none.
 pub type Position = i64;
 
 pub fn position(revision: Revision, change: usize) -> Position {
@@ -45,7 +45,7 @@ impl Row {
         revision_of(self.place)
     }
 
-    /// The place as others point to it.
+    /// The position in references to it.
     pub fn signed_place(&self) -> Position {
         if self.value.is_some() { self.place } else { -self.place }
     }
@@ -102,14 +102,14 @@ impl Row {
     }
 }
 
-/// The row at a place (which may be signed); `None`: there is none.
+/// The row at a position (which may be signed); `None`: there is none.
 pub fn read(db: &Connection, place: Position) -> Result<Option<Row>, Error> {
     let mut query = db.prepare_cached("SELECT * FROM log WHERE place = ?").map_err(sql)?;
     let mut rows = query.query([place.abs()]).map_err(sql)?;
     rows.next().map_err(sql)?.map(Row::from_sql).transpose()
 }
 
-/// The row that a place points to. It must be there, with this key.
+/// The row at a referenced position. It must exist, with this key.
 pub fn resolve(db: &Connection, place: Position, key: &str) -> Result<Row, Error> {
     match read(db, place)? {
         Some(row) if &*row.key == key && row.signed_place() == place => Ok(row),
@@ -118,7 +118,7 @@ pub fn resolve(db: &Connection, place: Position, key: &str) -> Result<Row, Error
     }
 }
 
-/// What a sweep needs to know of a row.
+/// The parts of a row that a sweep needs.
 pub struct Outline {
     pub place: Position,
     pub prior: Position,
@@ -126,7 +126,7 @@ pub struct Outline {
     pub key: Arc<str>,
 }
 
-/// Rows from one place to before another, without values and unchecked.
+/// Rows in a range of positions, without values and unverified.
 pub fn outline(db: &Connection, from: Position, until: Position, limit: usize) -> Result<Vec<Outline>, Error> {
     let select =
         "SELECT place, prior, value IS NULL, key FROM log WHERE place >= ? AND place < ? ORDER BY place LIMIT ?";
@@ -142,14 +142,14 @@ pub fn outline(db: &Connection, from: Position, until: Position, limit: usize) -
     rows.and_then(Iterator::collect).map_err(sql)
 }
 
-/// Removes a row, if it is there; returns what it had added to the digest.
+/// Removes a row, if it exists; returns its contribution to the digest.
 pub fn delete(db: &Connection, place: Position) -> Result<Option<u64>, Error> {
     let mut delete = db.prepare_cached("DELETE FROM log WHERE place = ? RETURNING checksum").map_err(sql)?;
     let checksum: Option<u32> = delete.query_row([place], |row| row.get(0)).optional().map_err(sql)?;
     Ok(checksum.map(|checksum| weight(place, checksum)))
 }
 
-/// All rows behind a place, in order, until `visit` breaks.
+/// All rows after a position, in order, until `visit` breaks.
 pub fn scan(
     db: &Connection,
     after: Position,
@@ -171,29 +171,29 @@ pub fn scan(
     Ok(())
 }
 
-/// What a row adds to the digest.
+/// A row's contribution to the digest.
 pub fn weight(place: Position, checksum: u32) -> u64 {
     mix(mix(place.unsigned_abs()) ^ u64::from(checksum))
 }
 
-/// What a hole adds to the digest.
+/// A hole's contribution to the digest.
 pub fn hole_weight(first: Revision, last: Revision) -> u64 {
     mix(mix(!first) ^ last)
 }
 
-/// splitmix64's finish.
+/// The finalizer of splitmix64.
 fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)
 }
 
-/// What is known of the store as a whole.
+/// The state of the store as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreState {
     pub revision: Revision,
     pub oldest: Revision,
-    /// What the rows before this place replaced is gone from the file.
+    /// The rows replaced by those before this position have been removed.
     pub swept: Position,
     /// Revisions below this one may have been handed out without being durable; 0: none was.
     pub ceiling: Revision,
@@ -255,8 +255,8 @@ impl StoreState {
     }
 }
 
-/// Revisions that were lost in an unclean end or a restore, first and last. The last one was never handed out as a
-/// change, and is what the store's revision was set to.
+/// Revisions lost in an unclean shutdown or a restore, first and last. The last one was never used for a change, but became the
+/// store's revision.
 pub type Hole = (Revision, Revision);
 
 pub fn holes(db: &Connection) -> Result<Vec<Hole>, Error> {
@@ -265,7 +265,7 @@ pub fn holes(db: &Connection) -> Result<Vec<Hole>, Error> {
     rows.and_then(Iterator::collect).map_err(sql)
 }
 
-/// Notes that revisions up to and including `last` are lost, and continues behind them.
+/// Records that revisions up to and including `last` are lost, and continues after them.
 pub fn skip_to(db: &Connection, state: &mut StoreState, last: Revision) -> Result<Hole, Error> {
     let hole = (state.revision + 1, last);
     db.execute("INSERT INTO hole VALUES (?, ?)", params![hole.0 as i64, hole.1 as i64]).map_err(sql)?;
@@ -276,7 +276,7 @@ pub fn skip_to(db: &Connection, state: &mut StoreState, last: Revision) -> Resul
     Ok(hole)
 }
 
-/// Removes the holes that lie before the oldest revision.
+/// Removes holes before the oldest revision.
 pub fn forget_holes(db: &Connection, state: &mut StoreState) -> Result<(), Error> {
     for (first, last) in holes(db)? {
         if last < state.oldest {
@@ -291,7 +291,7 @@ pub fn forget_holes(db: &Connection, state: &mut StoreState) -> Result<(), Error
 pub fn connect(path: &Path, create: bool, cache_kib: u32) -> Result<Connection, Error> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     if create {
-        // Its owner's alone; SQLite gives the files beside it the same mode.
+        // Private; SQLite gives the files beside it the same mode.
         let made = std::fs::File::options().write(true).create(true).truncate(false).mode(0o600).open(path);
         made.map_err(|e| Error::Io(format!("{}: {e}", path.display())))?;
     }
@@ -299,7 +299,7 @@ pub fn connect(path: &Path, create: bool, cache_kib: u32) -> Result<Connection, 
     distrust(&db).map_err(sql)?;
     db.busy_timeout(Duration::from_secs(10)).map_err(sql)?;
     db.set_prepared_statement_cache_capacity(16);
-    // Checkpoints are the writer's business. A WAL that had to grow is cut when it starts over.
+    // The writer controls checkpoints. A WAL that has grown is truncated when it restarts.
     db.execute_batch(&format!(
         "PRAGMA cache_size = -{cache_kib}; PRAGMA wal_autocheckpoint = 0; PRAGMA journal_size_limit = 33554432;"
     ))
@@ -307,14 +307,13 @@ pub fn connect(path: &Path, create: bool, cache_kib: u32) -> Result<Connection, 
     Ok(db)
 }
 
-/// Leaves the write-ahead log where it is when the connection is closed: it goes when the writer says that it may, and until then
-/// its absence means damage.
+/// Keeps the write-ahead log when the connection is closed: the writer removes it, and until then its absence means damage.
 pub fn keep_log(db: Connection) -> Result<Connection, Error> {
     db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(sql)?;
     Ok(db)
 }
 
-/// Whoever wrote the file: nothing in its schema is run, and no page is taken for sound unseen.
+/// Does not trust the file's author: nothing in its schema is executed, and every page is verified.
 /// <https://www.sqlite.org/security.html#untrusted_sqlite_database_files>
 fn distrust(db: &Connection) -> rusqlite::Result<()> {
     for (option, on) in [
@@ -328,14 +327,14 @@ fn distrust(db: &Connection) -> rusqlite::Result<()> {
     db.execute_batch("PRAGMA cell_size_check = ON; PRAGMA mmap_size = 0;")
 }
 
-/// Has SQLite read all of the file's structure. To come behind the schema's check: it evaluates what the schema says.
+/// Lets SQLite check the file's whole structure. Must come after the schema check: it evaluates the schema.
 pub fn check_integrity(db: &Connection) -> Result<(), Error> {
     let found: String = db.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0)).map_err(sql)?;
     if found == "ok" { Ok(()) } else { Err(Error::Damaged(format!("integrity_check: {found}"))) }
 }
 
-/// SQLite's word on it. The statements are constant: one that SQLite does not understand, or a column of the wrong
-/// type, means that the file is not what it was.
+/// Converts SQLite's error. The statements are constant: one that SQLite does not understand, or a column of the wrong type, means
+/// that the file has changed.
 pub fn sql(error: rusqlite::Error) -> Error {
     sql_ref(&error)
 }

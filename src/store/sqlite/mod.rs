@@ -7,10 +7,9 @@
 //!                  Index (memory) --places, newest changes--> get, list, watch
 //! ```
 //!
-//! Readers learn from the index what there is and read only those rows, so nobody sees a revision before the writer
-//! publishes it. Every row read is checked; what does not check out is `Damaged`. One limit is honest to state: bytes
-//! that rot in the write-ahead log before they reach the main file look like the torn end of a crash, and are cut off
-//! at the next start.
+//! Readers take positions from the index and read only those rows, so a revision is invisible until the writer publishes it. Every
+//! row read is verified; a mismatch is `Damaged`. One limitation: bytes that are corrupted in the write-ahead log before they reach
+//! the main file look like the torn end of a crash, and are cut off at the next start.
 
 mod backup;
 mod index;
@@ -48,7 +47,7 @@ use super::{
 
 pub use backup::restore;
 
-/// KiB of page cache of each reading connection.
+/// KiB of page cache per reading connection.
 const READER_CACHE_KIB: u32 = 256;
 /// A watch's catch-up reads history in pieces of about this size.
 const CATCH_UP_CHANGES: usize = 512;
@@ -61,20 +60,20 @@ pub struct Sqlite {
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the writer and the readers share.
+/// Shared by the writer and the readers.
 struct Shared {
     path: PathBuf,
     index: RwLock<Index>,
     readers: Readers,
-    /// How it is about writing.
+    /// Whether it is writable.
     health: watch::Sender<Health>,
-    /// Held while a backup is made: one at a time is much for a disk.
+    /// Held during a backup: two at a time would burden the disk.
     backing_up: Mutex<()>,
 }
 
 impl Sqlite {
-    /// Opens the store in the file `path` (its folder must exist), or makes a new one. Blocks while it reads and checks
-    /// the whole file. Opening a backup file is restoring it, but see [`restore`].
+    /// Opens the store in the file `path` (its directory must exist), or creates a new one. Blocks while it reads and verifies the
+    /// whole file. Opening a backup file restores it, but see [`restore`].
     pub fn open(path: &Path) -> Result<Sqlite, Error> {
         let lock = Lock::take(path)?;
         let db = log::keep_log(log::connect(path, true, writer::CACHE_KIB)?)?;
@@ -83,7 +82,7 @@ impl Sqlite {
         let mut state = StoreState::load(&db)?;
         let mut index = Index::load(&db, &state)?;
         if state.ceiling > state.revision + 1 {
-            // An unclean end: revisions up to the ceiling may be known to somebody.
+            // An unclean shutdown: somebody may know revisions up to the ceiling.
             let transaction = db.unchecked_transaction().map_err(log::sql)?;
             let last = state.ceiling;
             index.holes.push(log::skip_to(&db, &mut state, last)?);
@@ -106,14 +105,14 @@ impl Sqlite {
         Ok(Sqlite { shared, jobs, writer: Mutex::new(Some(writer)) })
     }
 
-    /// Has the writer do something, and waits for its answer.
+    /// Sends a job to the writer, and waits for its result.
     async fn ask<T>(&self, job: impl FnOnce(oneshot::Sender<Result<T, Error>>) -> Job) -> Result<T, Error> {
         let (answer, answered) = oneshot::channel();
         self.jobs.send(job(answer)).map_err(|_| closed())?;
         answered.await.map_err(|_| closed())?
     }
 
-    /// Reads with a connection, where waiting for the disk holds up nobody.
+    /// Reads with a connection, on a blocking thread.
     async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Shared, &Connection) -> Result<T, Error> + Send + 'static,
@@ -148,7 +147,7 @@ impl Shared {
         if index.closed { Err(closed()) } else { Ok(index) }
     }
 
-    /// A connection to read with.
+    /// A connection for reading.
     fn reader(&self) -> Result<readers::Reading<'_>, Error> {
         self.readers.take(|| log::connect(&self.path, false, READER_CACHE_KIB).and_then(log::keep_log))
     }
@@ -159,7 +158,7 @@ impl Shared {
             let Some(place) = self.open_index()?.place(key) else { return Ok(None) };
             match log::resolve(db, place, key) {
                 Ok(row) => return Ok(row.entry()),
-                // Overwritten and compacted since the look into the index? Then that has moved.
+                // Unless it was overwritten and compacted since the index lookup, which moves its position.
                 Err(error) if tried == Some(place) => return Err(error),
                 Err(_) => tried = Some(place),
             }
@@ -171,7 +170,7 @@ impl Shared {
             let selection = self.open_index()?.select(range)?;
             let at = selection.at;
             let page = read_page(db, selection, range.limit);
-            // Rows may have been compacted away underneath, in which case nothing that was read counts.
+            // Rows may have been compacted meanwhile, in which case the result is discarded.
             let gone = self.open_index()?.readable(at);
             match (page, gone) {
                 (page, Ok(())) => return page,
@@ -182,7 +181,7 @@ impl Shared {
         }
     }
 
-    /// A piece of the changes below the watcher's prefix behind `after`.
+    /// A piece of the changes after `after` below the watcher's prefix.
     fn history(&self, db: &Connection, prefix: &str, after: Revision) -> Result<Batch, Error> {
         let (until, holes) = {
             let index = self.open_index()?;
@@ -219,7 +218,7 @@ fn read_page(db: &Connection, selection: Selection, limit: usize) -> Result<Page
     Ok(page)
 }
 
-/// Where the version of a key stands that reigned at a revision, given a newer one; `None`: the key was absent.
+/// The position of a key's version in effect at a revision, given a newer one; `None`: the key was absent.
 fn place_at(db: &Connection, key: &str, mut place: Position, at: Revision) -> Result<Option<Position>, Error> {
     while revision_of(place) > at {
         place = log::resolve(db, place, key)?.prior;
@@ -265,7 +264,7 @@ fn read_history(
         Ok(if enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     })?;
     if !enough {
-        // All was read. Nothing is missing at the end if what would come next is behind `until`.
+        // All was read. Nothing is missing at the end if the next revision is after `until`.
         if revision_of(next) <= until {
             return Err(Error::Damaged(format!("row {next} is missing (no row follows)")));
         }
@@ -274,7 +273,7 @@ fn read_history(
     Ok(Batch { changes, reached })
 }
 
-/// The revision of the change after this one.
+/// The revision after this one.
 fn following(revision: Revision, holes: &[log::Hole]) -> Revision {
     let mut next = revision + 1;
     for &(first, last) in holes {
@@ -285,7 +284,7 @@ fn following(revision: Revision, holes: &[log::Hole]) -> Revision {
     next
 }
 
-/// Brings a watcher up to date out of the file, then lets it in among the live ones.
+/// Brings a watcher up to date from the file, then makes it a live one.
 async fn catch_up(shared: Arc<Shared>, watcher: Watcher, mut after: Revision) {
     let mut waiting = Some(watcher);
     while let Some(watcher) = waiting.take() {
@@ -304,7 +303,7 @@ async fn catch_up(shared: Arc<Shared>, watcher: Watcher, mut after: Revision) {
     }
 }
 
-/// Makes a watcher a live one, if what it has missed is still in memory; else gives it back.
+/// Makes a watcher a live one, if the changes that it missed are still in memory; otherwise returns it.
 fn join_live(shared: &Shared, watcher: Watcher, after: Revision) -> Result<(), Watcher> {
     let mut index = shared.index_mut();
     if after < index.tail_from {
@@ -396,18 +395,18 @@ impl Store for Sqlite {
 }
 
 impl Sqlite {
-    /// Waits for the writer's end. After it the file is closed and unlocked.
+    /// Waits for the writer to end. After that the file is closed and unlocked.
     fn join(&self) {
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(writer) = writer {
-            // A writer that panicked has said so on stderr.
+            // A panic of the writer was reported on stderr.
             let _ = writer.join();
         }
     }
 }
 
 impl Drop for Sqlite {
-    /// As good as `close`, but blocks.
+    /// Equivalent to `close`, but blocks.
     fn drop(&mut self) {
         let (answer, _) = oneshot::channel();
         let _ = self.jobs.send(Job::Close(answer));

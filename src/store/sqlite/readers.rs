@@ -1,4 +1,4 @@
-//! The connections that read: a few are kept, all are counted, so that the file can be closed as a whole.
+//! Connections for reading: a few are kept, all are counted, so that the file can be closed as a whole.
 
 use std::{
     ops::Deref,
@@ -12,7 +12,7 @@ use crate::Error;
 
 /// How many are kept open.
 const KEPT: usize = 4;
-/// How long a read waits for the file to be opened again; it takes far less.
+/// How long a read waits while the file is reopened, which usually takes far less.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
@@ -26,7 +26,7 @@ struct Pool {
     idle: Vec<Connection>,
     /// How many are in use.
     out: usize,
-    /// Nobody reads, because the file is being opened again.
+    /// No reads are possible, because the file is being reopened.
     paused: bool,
     closed: bool,
 }
@@ -34,11 +34,11 @@ struct Pool {
 /// A connection in use.
 pub struct Reading<'a> {
     readers: &'a Readers,
-    /// There until it is dropped.
+    /// Present until dropped.
     db: Option<Connection>,
 }
 
-/// No connection is open as long as it lives.
+/// No connection is open while this exists.
 pub struct Pause<'a>(&'a Readers);
 
 impl Readers {
@@ -47,7 +47,7 @@ impl Readers {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A kept connection, or a new one. Waits while there may be none.
+    /// A kept connection, or a new one. Waits during a pause.
     pub fn take(&self, connect: impl FnOnce() -> Result<Connection, Error>) -> Result<Reading<'_>, Error> {
         let (mut pool, waited) = self
             .changed
@@ -57,7 +57,7 @@ impl Readers {
             return Err(Error::Io("the file is being opened again".to_owned()));
         }
         pool.out += 1;
-        // From here on it counts, and is given back whatever happens.
+        // From here on it counts, and is returned in any case.
         let mut reading = Reading { readers: self, db: pool.idle.pop() };
         drop(pool);
         if reading.db.is_none() {
@@ -66,7 +66,7 @@ impl Readers {
         Ok(reading)
     }
 
-    /// Closes all connections and keeps others from being opened. Waits so long for those in use; `None`: it was not enough.
+    /// Closes all connections and prevents new ones. Waits this long for those in use; `None`: it was not enough.
     pub fn pause(&self, patience: Duration) -> Option<Pause<'_>> {
         let mut pool = self.lock();
         pool.paused = true;
@@ -91,7 +91,7 @@ impl Readers {
 impl Deref for Reading<'_> {
     type Target = Connection;
     fn deref(&self) -> &Connection {
-        // `take` gives out none without.
+        // `take` always sets it.
         self.db.as_ref().expect("there until it is dropped")
     }
 }
@@ -100,7 +100,7 @@ impl Drop for Reading<'_> {
     fn drop(&mut self) {
         let mut pool = self.readers.lock();
         let db = self.db.take().filter(|_| !pool.closed && !pool.paused && pool.idle.len() < KEPT);
-        // One that panicked in the middle of a transaction is not used again.
+        // One that panicked during a transaction is not reused.
         pool.idle.extend(db.filter(|db| db.is_autocommit()));
         pool.out -= 1;
         drop(pool);

@@ -1,7 +1,7 @@
-//! The one thread that writes: commits what has queued up in one SQLite transaction and one fsync, then publishes it.
+//! The writer thread: commits the queue in one SQLite transaction with one fsync, then publishes it.
 //!
-//! In idle moments it sweeps out compacted rows, makes relaxed writes durable, and takes the write-ahead log back into
-//! the file. Of a long log the bulk is copied by a helper thread while writing goes on.
+//! When idle, it sweeps compacted rows, makes relaxed writes durable, and checkpoints the write-ahead log. Most of a long log is
+//! copied by a helper thread while writing continues.
 
 mod group;
 mod recovery;
@@ -32,26 +32,26 @@ pub const CACHE_KIB: u32 = 2048;
 /// Limits of one group commit.
 const GROUP_TXNS: usize = 256;
 const GROUP_BYTES: usize = 4 << 20;
-/// Relaxed writes are durable after this long, whatever happens. An idle cluster's Leases make one fsync of it.
+/// Relaxed writes are durable after this long in any case. An idle cluster's Leases cause one fsync per this time.
 const LAZY: Duration = Duration::from_secs(20);
-/// So many revisions are reserved for relaxed writes with one fsync.
+/// How many revisions one fsync reserves for relaxed writes.
 const RESERVE: u64 = 10_000;
-/// A write-ahead log of this many pages is taken back into the file, after a second without a write; or at once.
+/// A write-ahead log of this many pages is checkpointed, after a second without a write; or at once.
 const WAL_PAGES_IDLE: u64 = 1_000;
 const WAL_PAGES_MAX: u64 = 4_000;
 const IDLE: Duration = Duration::from_secs(1);
-/// A write that was made durable so long ago shows that another can be: who asks again and again costs no fsync each time.
+/// A durable write this recent proves that others are possible: frequent checks do not cost an fsync each.
 const PROVEN: Duration = Duration::from_secs(15);
-/// What of a long log the writer may take back by itself, in the way of commits.
+/// How much of a long log the writer itself may checkpoint, delaying commits.
 const WAL_PAGES_QUICK: u64 = 500;
 type Answer<T> = oneshot::Sender<Result<T, Error>>;
 
 pub enum Job {
     Commit(Txn, Answer<Outcome>),
     Compact(Revision, Answer<()>),
-    /// The helper has copied what it could; so many pages of the log are left.
+    /// The helper has copied what it could; this many pages of the log are left.
     Copied(Result<u64, Failure>),
-    /// Shows that a write can be made durable.
+    /// Proves that writes can be made durable.
     Prove(Answer<()>),
     Close(Answer<()>),
 }
@@ -65,20 +65,20 @@ pub struct Writer {
     jobs: Sender<Job>,
     /// As in the file.
     state: StoreState,
-    /// SQLite's `synchronous` as set: whether a commit waits for an fsync.
+    /// SQLite's current `synchronous` setting: whether a commit waits for an fsync.
     full: bool,
     /// Since when there has been an acknowledged write that may not be durable.
     unsynced: Option<Instant>,
-    /// A sweep that failed is tried again at the next compaction.
+    /// A failed sweep is retried at the next compaction.
     sweep_failed: bool,
-    /// Callers that wait for the sweep's end.
+    /// Callers that wait for the end of the sweep.
     sweeping: Vec<Answer<()>>,
-    /// Pages in the write-ahead log, more or less.
+    /// The approximate number of pages in the write-ahead log.
     wal_pages: u64,
     copying: bool,
-    /// When something was made durable last.
+    /// The time of the last durable write.
     proven: Option<Instant>,
-    /// After a failed fsync nobody knows what is durable: no more writes until the file has been brought back.
+    /// After a failed fsync it is unknown what is durable: no more writes until the file is recovered.
     trouble: Option<Outage>,
 }
 
@@ -99,13 +99,13 @@ impl Failure {
     }
 }
 
-/// When a transaction is to be on the disk.
+/// When a transaction must be durable.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sync {
     Later,
     /// Now, unless it changes nothing.
     Now,
-    /// Now, with all that was to be there later.
+    /// Now, with all deferred ones.
     All,
 }
 
@@ -132,7 +132,7 @@ impl Writer {
             sweeping,
             wal_pages: 0,
             copying: false,
-            // What opening it has written may have been nothing.
+            // Opening may not have written anything.
             proven: None,
             trouble,
         }
@@ -209,8 +209,8 @@ impl Writer {
         }
     }
 
-    /// Runs `change` on the file and the state, and commits; or neither file nor state has changed. Where nobody knows, the file is
-    /// brought back at once, and tells.
+    /// Runs `change` on the file and the state, and commits; on failure neither has changed. If the result is unknown, the file is
+    /// recovered at once to find out.
     fn in_transaction<T>(
         &mut self,
         sync: Sync,
@@ -235,7 +235,7 @@ impl Writer {
         }
     }
 
-    /// One try of a transaction. `attempted`: what it has done, and the state that it makes, as soon as they are known.
+    /// One attempt of a transaction. `attempted` receives its result, and the resulting state, as soon as they are known.
     fn attempt<T>(
         &mut self,
         sync: Sync,
@@ -280,7 +280,7 @@ impl Writer {
             Err(mut failure) => {
                 self.proven = None;
                 if !self.db.is_autocommit() && self.db.execute_batch("ROLLBACK").is_err() {
-                    // What cannot even be undone can only be begun anew.
+                    // If even the rollback fails, the file must be recovered.
                     failure.is_unknown = true;
                 }
                 Err(failure)
@@ -288,7 +288,7 @@ impl Writer {
         }
     }
 
-    /// Shows that a write can be made durable: one was, a moment ago, or one that changes nothing is.
+    /// Proves that writes can be made durable: by a recent one, or by one without effect.
     fn prove(&mut self) -> Result<(), Error> {
         if let Some(trouble) = &self.trouble {
             return Err(trouble.why.clone());
@@ -300,7 +300,7 @@ impl Writer {
         }
     }
 
-    /// Commits the transaction with all those queued behind it. Gives back the first job that is something else.
+    /// Commits the transaction with all those queued after it. Returns the first other job.
     fn commit_group(&mut self, txn: Txn, answer: Answer<Outcome>) -> Option<Job> {
         let mut bytes = size(&txn);
         let (mut txns, mut answers, mut other) = (vec![txn], vec![answer], None);
@@ -318,7 +318,7 @@ impl Writer {
         match self.commit_all(txns) {
             Ok(outcomes) => {
                 for (answer, outcome) in answers.into_iter().zip(outcomes) {
-                    // Nobody may be waiting any more.
+                    // The caller may have given up.
                     let _ = answer.send(outcome);
                 }
             }
@@ -339,7 +339,7 @@ impl Writer {
         let sync = match full {
             false => Sync::Later,
             true if self.unsynced.is_none() => Sync::Now,
-            // Even an outcome without effect rests on what it has seen.
+            // Even a result without effect depends on what it has read.
             true => Sync::All,
         };
         let (outcomes, group) = self.in_transaction(sync, |db, state| {
@@ -364,7 +364,7 @@ impl Writer {
             }
             let places = group.newest.into_iter().map(|(key, (place, _))| (key, place));
             let mut index = self.shared.index_mut();
-            // What had to be found in the file again has been published from there.
+            // After a recovery, changes found in the file have been published already.
             if index.revision < self.state.revision {
                 index.publish(self.state.revision, places, group.changes);
             }
@@ -372,7 +372,7 @@ impl Writer {
         Ok(outcomes)
     }
 
-    /// Has a helper thread copy the log into the file; it reports with a job.
+    /// Starts a helper thread to copy the log into the file; it reports with a job.
     fn copy_in_background(&mut self) {
         let (shared, jobs) = (self.shared.clone(), self.jobs.clone());
         let copy = move || {
@@ -385,7 +385,7 @@ impl Writer {
         self.copying = std::thread::Builder::new().name("store-copy".to_owned()).spawn(copy).is_ok();
     }
 
-    /// Once little of the log is left, copies that as well: then the next commit starts the log over.
+    /// Once little of the log is left, copies that as well: then the next commit restarts the log.
     fn finish_copying(&mut self, copied: Result<u64, Failure>) {
         self.copying = false;
         let copied = match copied {
@@ -397,10 +397,10 @@ impl Writer {
             Ok(left) => self.wal_pages = left,
             Err(Failure { error, is_unknown }) => {
                 tracing::error!("failed to checkpoint the write-ahead log: {error}");
-                // It is tried again, but not at once.
+                // It is retried, but not at once.
                 self.wal_pages = 0;
                 if is_unknown && self.trouble.is_none() {
-                    // What was copied may not be on the disk, though SQLite goes on from there.
+                    // Copied pages may not be on the disk, though SQLite assumes so.
                     self.in_trouble(error, None);
                 }
             }
@@ -423,7 +423,7 @@ impl Writer {
         }
         self.shared.readers.close();
         done?;
-        // A reader may still hold on to the log; it stays then, and is taken in at the next start.
+        // A reader may still use the log; then it stays, and is recovered at the next start.
         if checkpoint(&self.db, "PASSIVE").map_err(|failure| failure.error)? == 0 && self.lock.note_complete().is_ok() {
             self.db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false).map_err(log::sql)?;
         }
@@ -431,7 +431,7 @@ impl Writer {
     }
 }
 
-/// Copies the log into the file as far as readers let it. Returns how many pages are left.
+/// Checkpoints the log as far as readers allow. Returns how many pages are left.
 fn checkpoint(db: &Connection, mode: &str) -> Result<u64, Failure> {
     let (pages, copied): (i64, i64) = db
         .query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |row| Ok((row.get(1)?, row.get(2)?)))

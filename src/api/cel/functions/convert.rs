@@ -79,7 +79,7 @@ fn to_int(values: &[Value], _: &mut Budget) -> Result<Value, Error> {
     Ok(Value::Int(match &values[0] {
         Value::Int(_) => int(values, 0),
         Value::Uint(u) => i64::try_from(*u).map_err(|_| overflow())?,
-        // Of the doubles below 2^63 all are whole, or lose their fraction.
+        // All doubles below 2^63 are whole, or lose their fraction.
         Value::Double(d) if d.is_finite() && *d > -9.223_372_036_854_775e18 && *d < 9.223_372_036_854_775e18 => {
             *d as i64
         }

@@ -1,44 +1,44 @@
-//! What a call costs before it begins, by the texts that it reads: one for ten characters, as upstream has it.
-//! Upstream: `k8s.io/apiserver/pkg/cel/library/cost.go`, `cel-go/interpreter/runtimecost.go`.
+//! The cost of a call before it starts, by the strings that it reads: one per ten characters, as upstream. Upstream:
+//! `k8s.io/apiserver/pkg/cel/library/cost.go`, `cel-go/interpreter/runtimecost.go`.
 //!
-//! What a call makes, and lists and their items, the functions themselves pay for.
+//! Functions charge for their results, and for lists and their items, themselves.
 
 use super::super::Budget;
 use super::super::value::{Value, name_cost};
 
-/// The longest regular expression of Kubernetes' named formats, by a quarter of its length.
+/// The longest regular expression of Kubernetes' named formats, divided by four.
 const NAMED_REGEX: u64 = 128 / 4;
 
 /// Which of a call's arguments are read, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reads {
-    /// Nothing whose length counts.
+    /// Nothing of relevant length.
     Nothing,
     /// These, once each.
     Once(&'static [usize]),
     /// The first one twice: it is read, and compared or copied.
     Twice,
-    /// The second within the first: each by each.
+    /// The second within the first: the product.
     Within,
-    /// The first one, by a regular expression: the second one.
+    /// The first one, with the second one as a regular expression.
     Pattern,
-    /// The second one, by a format that the first one is.
+    /// The second one, with the first one as a format.
     Format,
-    /// The first one, whose characters are counted.
+    /// The first one, counting its characters.
     Counted,
 }
 
 use Reads::{Counted, Format, Nothing, Once, Pattern, Twice, Within};
 
-/// So many bytes of a text are gone through for one, to count its characters. With upstream a `size()` costs nothing by the length:
-/// neither it does here for what rules ask of names and the like. A text of megabytes may not be gone through a million times for it.
+/// How many bytes of a string are counted for a cost of 1. Upstream's `size()` costs nothing by length: neither does it here for
+/// names and the like. But a string of megabytes must not be counted a million times for free.
 const COUNTED: u64 = 1024;
 
 const FIRST: Reads = Once(&[0]);
 const SECOND: Reads = Once(&[1]);
 const BOTH: Reads = Once(&[0, 1]);
 
-/// All functions by name, in the order of their names.
+/// All functions, sorted by name.
 pub const COSTS: &[(&str, Reads)] = &[
     ("add", Nothing),
     ("asApproximateFloat", Nothing),
@@ -150,7 +150,7 @@ pub const COSTS: &[(&str, Reads)] = &[
     ("value", Nothing),
 ];
 
-/// What a call of this function costs for what it reads.
+/// The cost of the arguments that a call of this function reads.
 pub fn of(name: &str, values: &[Value]) -> u64 {
     let reads = COSTS.binary_search_by_key(&name, |(known, _)| known).map_or(BOTH, |at| COSTS[at].1);
     let read = |at: usize| values.get(at).map_or(0, length);
@@ -158,7 +158,7 @@ pub fn of(name: &str, values: &[Value]) -> u64 {
         Nothing => 0,
         Once(places) => places.iter().fold(0_u64, |sum, at| sum.saturating_add(read(*at).div_ceil(10))),
         Twice => (read(0) * 2).div_ceil(10),
-        // Nothing within a text costs nothing: it is not counted how long that one is.
+        // The product with an empty string is free, so the other one is not counted.
         Within | Pattern if read(1) == 0 => 0,
         Within => read(0).div_ceil(10).saturating_mul(read(1).div_ceil(10)),
         Pattern => (read(0) + 1).div_ceil(10).saturating_mul(read(1).div_ceil(4)),
@@ -170,7 +170,7 @@ pub fn of(name: &str, values: &[Value]) -> u64 {
     }
 }
 
-/// The characters of text that a value has; lists and maps are not gone through.
+/// The length of a string in characters; lists and maps are not traversed.
 fn length(value: &Value) -> u64 {
     match value {
         Value::String(text) => text.chars().count() as u64,
@@ -182,7 +182,7 @@ fn length(value: &Value) -> u64 {
 }
 
 impl Budget {
-    /// Pays for looking a name up.
+    /// Charges for looking up a name.
     pub fn charge_name(&mut self, name: &str) -> Result<(), super::super::Error> {
         self.charge(name_cost(name))
     }
@@ -216,7 +216,7 @@ mod tests {
             assert_eq!(cost("matches", &[&text, &few]), 201 * 5);
             assert_eq!(cost("size", &[&few]), 0);
         }
-        // Which goes by bytes: all of them are gone through.
+        // Counted by bytes, all of which are read.
         for (character, cost) in [("a", 1 << 10), ("\u{6f22}", 3 << 10)] {
             let long = Value::string(character.repeat(1 << 20));
             assert_eq!(super::of("size", &[long]), cost);

@@ -1,4 +1,4 @@
-//! Kubernetes' format library: named syntaxes, each of which says what is wrong with a text.
+//! Kubernetes' format library: named formats, each of which reports what is wrong with a string.
 
 use super::Param::{Named, Text};
 use super::{Function, Out, Param, global, member, text, texts};

@@ -44,7 +44,7 @@ pub fn rows() -> Vec<Function> {
     ]
 }
 
-/// The cost of going through a list for a value.
+/// The cost of searching a list for a value.
 fn searched(values: &[Value]) -> u64 {
     values[0].weight().max(search_cost(items(values, 0), &values[0], &values[1]))
 }

@@ -1,4 +1,4 @@
-//! The functions that expressions may call: CEL's own, and Kubernetes' libraries. One row an overload.
+//! The functions that expressions may call: CEL's own, and Kubernetes' libraries. One row per overload.
 //!
 //! <https://kubernetes.io/docs/reference/using-api/cel/#cel-options-language-features-and-libraries>
 
@@ -33,7 +33,7 @@ pub struct Function {
 
 type Run = fn(&[Value], &mut Budget) -> Result<Value, Error>;
 
-/// What an argument may be.
+/// The type of an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Param {
     Any,
@@ -51,7 +51,7 @@ pub enum Param {
     Named(&'static str),
 }
 
-/// What comes of a call.
+/// The type of a result.
 #[derive(Clone, Copy, Debug)]
 pub enum Out {
     Dyn,
@@ -66,10 +66,10 @@ pub enum Out {
     Type,
     /// A list of strings.
     Texts,
-    /// What the receiver is, or is a list of, or holds.
+    /// The type of the receiver, its items or its content.
     Receiver,
     Item,
-    /// An optional of the first argument.
+    /// An optional of the first argument's type.
     Some,
     /// An optional of something.
     Maybe,
@@ -109,7 +109,7 @@ pub fn named(name: &str) -> &'static [Function] {
     &FUNCTIONS[from..to]
 }
 
-/// The argument that is compiled as a regular expression, if these functions have one.
+/// The argument that these functions compile as a regular expression, if any.
 pub fn pattern<'v>(rows: &[Function], values: &'v [Value]) -> Option<&'v Arc<str>> {
     match values.get(1) {
         Some(Value::String(text)) if rows.first().is_some_and(|row| strings::takes_pattern(row.name)) => Some(text),
@@ -117,7 +117,7 @@ pub fn pattern<'v>(rows: &[Function], values: &'v [Value]) -> Option<&'v Arc<str
     }
 }
 
-/// Calls the overload that takes these values, which are paid for before; `None`: there is none.
+/// Calls the overload for these values, after charging for them; `None` if there is none.
 pub fn call(rows: &[Function], member: bool, values: &[Value], budget: &mut Budget) -> Option<Result<Value, Error>> {
     let fits = |row: &&Function| {
         row.member == member
@@ -129,7 +129,7 @@ pub fn call(rows: &[Function], member: bool, values: &[Value], budget: &mut Budg
 }
 
 impl Function {
-    /// Whether arguments of these types may be its own.
+    /// Whether it accepts arguments of these types.
     pub fn takes(&self, types: &[Type]) -> bool {
         self.takes.len() == types.len() && self.takes.iter().zip(types).all(|(param, of)| param.may_be(of))
     }
@@ -203,7 +203,7 @@ impl Out {
     }
 }
 
-/// An argument that its row has found to be a string.
+/// An argument that is known to be a string.
 fn text(values: &[Value], at: usize) -> &str {
     match values.get(at) {
         Some(Value::String(text)) => text,
@@ -222,7 +222,7 @@ fn items(values: &[Value], at: usize) -> &[Value] {
         _ => &[],
     }
 }
-/// The cost of making a text, by its characters.
+/// The cost of creating a string, by its characters.
 fn making(text: &str) -> u64 {
     text.chars().count() as u64 / 10
 }

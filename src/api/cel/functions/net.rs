@@ -81,7 +81,7 @@ pub fn rows() -> Vec<Function> {
     ]
 }
 
-/// An address as upstream takes it: no zone, no IPv4 within IPv6.
+/// Parses an address like upstream: no zone, no IPv4 within IPv6.
 fn address(text: &str) -> Option<IpAddr> {
     let ip: IpAddr = text.parse().ok()?;
     let mapped = matches!(ip, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some());

@@ -69,7 +69,7 @@ pub fn takes_pattern(name: &str) -> bool {
     matches!(name, "matches" | "find" | "findAll")
 }
 
-/// The second argument as a regular expression; the evaluation pays for what it takes to compile one that is made while it runs.
+/// The second argument as a regular expression; the evaluation charges for compiling one that is not a literal.
 fn regex(values: &[Value]) -> Result<std::sync::Arc<regex::Regex>, Error> {
     pattern::known(text(values, 1)).map_err(|why| Error::new(why.to_string()))
 }
@@ -91,7 +91,7 @@ fn out_of_range(index: i64) -> Error {
     Error::new(format!("index out of range: {index}"))
 }
 
-/// The byte at which a character begins.
+/// The byte offset of a character.
 fn byte_of(text: &str, character: i64) -> Result<usize, Error> {
     let at = usize::try_from(character).map_err(|_| out_of_range(character))?;
     let starts = text.char_indices().map(|(byte, _)| byte).chain([text.len()]);
@@ -117,7 +117,7 @@ fn last_index_of(values: &[Value], upto: i64) -> Result<Value, Error> {
 
 fn replace(values: &[Value], budget: &mut Budget, most: usize) -> Result<Value, Error> {
     let (whole, old, new) = (text(values, 0), text(values, 1), text(values, 2));
-    // The outcome may be far longer than what went in.
+    // The result may be far longer than the arguments.
     let times = whole.matches(old).take(most).count() as u64;
     budget.charge(times.saturating_mul(making(new) + 1))?;
     Ok(Value::string(whole.replacen(old, new, most)))
@@ -158,7 +158,7 @@ fn join(values: &[Value], budget: &mut Budget, by: &str) -> Result<Value, Error>
     });
     let parts = parts.collect::<Result<Vec<&str>, Error>>()?;
     let between = making(by);
-    // Each before the next is counted: they may be one text, many times.
+    // Each is charged before the next is created: they may be the same string many times.
     parts.iter().try_for_each(|part| budget.charge(1 + making(part) + between))?;
     Ok(Value::string(parts.join(by)))
 }
@@ -240,7 +240,7 @@ fn number(value: &Value) -> Option<f64> {
     }
 }
 
-/// A value as `%s` shows it.
+/// A value in the format of `%s`.
 fn shown(value: &Value) -> String {
     match value {
         Value::Null => "null".into(),

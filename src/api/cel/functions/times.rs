@@ -8,7 +8,7 @@ use super::{Function, Out, global, int, member, text};
 use crate::cel::times::{parse, span};
 use crate::cel::{Error, Value};
 
-/// A part of a date or of a time of day.
+/// A component of a date or time.
 type Part = fn(&Zoned) -> i64;
 
 const PARTS: &[(&str, Part)] = &[

@@ -1,4 +1,4 @@
-//! The parts of RE2's expressions that have a meaning of their own: names of sets, ranges, repetitions.
+//! Parts of RE2's syntax: names of sets, ranges, repetitions.
 
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -6,20 +6,20 @@ use std::sync::{LazyLock, Mutex};
 
 use super::MOST_REPEATS;
 
-/// The perl classes, as members of a bracket.
+/// The Perl classes, as members of a bracket.
 const PERL: &[(char, &str)] = &[('d', "0-9"), ('s', r"\t\n\x0C\r\x20"), ('w', "0-9A-Za-z_")];
 
-/// Categories and scripts that were asked about, and are there: at most as many as have names.
+/// Categories and scripts that were found to exist: at most as many as there are.
 static KNOWN: LazyLock<Mutex<HashSet<String>>> = LazyLock::new(Default::default);
 
-/// Whether it is the name of a category, of a script, or one of the few that are neither.
+/// Whether it is the name of a category or script, or one of the few others.
 pub(super) fn is_known(of: &str, name: &str) -> bool {
     match of {
         "" => matches!(name, "any" | "ascii" | "assigned"),
         of => {
             let whole = format!(r"\p{{{of}{name}}}");
             let known = || KNOWN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            // To ask is to compile it. What is not there is asked for once: the expression is refused.
+            // Compiling it is the test. Missing ones are not cached: the expression is refused.
             let is_known = known().contains(&whole);
             let is_there = is_known || regex::Regex::new(&whole).is_ok();
             if is_there && !is_known {
@@ -30,13 +30,13 @@ pub(super) fn is_known(of: &str, name: &str) -> bool {
     }
 }
 
-/// The members of `\d`, `\W` and their kin.
+/// The members of `\d`, `\W` and the like.
 pub(super) fn perl(c: char) -> Option<String> {
     let (_, members) = PERL.iter().find(|(name, _)| name.eq_ignore_ascii_case(&c))?;
     Some(if c.is_ascii_uppercase() { format!("[^{members}]") } else { (*members).to_owned() })
 }
 
-/// Characters from one to another, without the surrogates.
+/// A range of characters, without surrogates.
 pub(super) fn range(low: u32, high: u32, to: &mut String) {
     for (low, high) in [(low, high.min(0xD7FF)), (low.max(0xE000), high)] {
         if low <= high {
@@ -45,8 +45,8 @@ pub(super) fn range(low: u32, high: u32, to: &mut String) {
     }
 }
 
-/// `{2}`, `{2,}`, `{2,3}` and what is behind it; `None`: it is none of them, and means itself. The numbers are nothing where
-/// they are too large or the wrong way round.
+/// `{2}`, `{2,}`, `{2,3}` and the rest; `None`: it is none of them, and literal. The numbers are `None` if they are too large or
+/// reversed.
 #[allow(clippy::type_complexity)]
 pub(super) fn times(text: &str) -> Option<(Option<(u32, Option<u32>)>, &str)> {
     let number = |text: &str| -> Option<(u32, usize)> {

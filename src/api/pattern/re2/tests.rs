@@ -1,4 +1,4 @@
-//! What expressions mean, and which are refused.
+//! What expressions match, and which are refused.
 
 use super::*;
 

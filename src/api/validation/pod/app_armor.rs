@@ -1,4 +1,4 @@
-//! The annotations that name AppArmor profiles: each is of a container, names a profile, and says what the container's field says.
+//! Annotations with AppArmor profiles: each must refer to a container, have a valid profile, and match the container's field.
 
 use std::collections::HashSet;
 
@@ -7,7 +7,7 @@ use crate::app_armor::{ANNOTATION, Profile};
 
 const LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
-/// Upstream's `ValidateAppArmorPodAnnotations`, and what it asks of annotations beside fields.
+/// Upstream's `ValidateAppArmorPodAnnotations`, and its check of annotations against fields.
 pub fn annotations(annotations: &At<'_>, spec: &At<'_>, errs: &mut Errors) {
     let named = |list: &&'static str| spec.get(list).items().map(|container| container.get("name").str());
     let names: HashSet<&str> = LISTS.iter().flat_map(named).collect();
@@ -37,7 +37,7 @@ pub fn annotations(annotations: &At<'_>, spec: &At<'_>, errs: &mut Errors) {
 
 fn agrees(annotation: &str, field: &At<'_>, errs: &mut Errors) {
     let (kind, local) = (field.get("type"), field.get("localhostProfile"));
-    // Of what is no profile, other rules tell.
+    // Other rules report invalid profiles.
     let Some(of_field) = Profile::of_field(kind.str(), Some(local.str())) else { return };
     match (of_field, Profile::of_annotation(annotation)) {
         (Profile::Localhost(one), Some(Profile::Localhost(other))) if one != other => {

@@ -146,7 +146,7 @@ fn ports(ports: &At<'_>, errs: &mut Errors) {
     }
 }
 
-/// A Pod has at most so many ports, in all its containers. Upstream has no bound; but Services look them up by name.
+/// The most ports of a Pod, in all its containers. Upstream has no limit; but Services look them up by name.
 const MAX_PORTS: usize = 1024;
 
 fn ports_of_all(spec: &At<'_>, errs: &mut Errors) {
@@ -163,7 +163,7 @@ fn port_number(path: String, n: i64, errs: &mut Errors) {
     }
 }
 
-/// Host ports are unique in the Pod, and on the host's network they are the container's.
+/// Host ports are unique in the Pod, and with host networking they equal the container's.
 fn host_ports(scope: &Scope<'_>, containers: &At<'_>, errs: &mut Errors) {
     let mut seen = HashSet::new();
     for container in containers.items() {

@@ -1,4 +1,4 @@
-//! Environment variables and what they may be taken from; also the downward API's fields and resources.
+//! Environment variables and their sources; also the downward API's fields and resources.
 
 use super::super::{At, Errors, names};
 
@@ -91,7 +91,7 @@ fn env_from(list: &At<'_>, source: &At<'_>, errs: &mut Errors) {
     }
 }
 
-/// Which fields of a Pod environment variables may show.
+/// The Pod fields available to environment variables.
 pub const ENV_FIELDS: &[&str] = &[
     "metadata.name",
     "metadata.namespace",
@@ -103,7 +103,7 @@ pub const ENV_FIELDS: &[&str] = &[
     "status.podIP",
     "status.podIPs",
 ];
-/// Which fields of a Pod files may show.
+/// The Pod fields available to files.
 pub const VOLUME_FIELDS: &[&str] =
     &["metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"];
 

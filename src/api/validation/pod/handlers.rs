@@ -1,4 +1,4 @@
-//! Probes, lifecycle hooks, and the handlers that both consist of.
+//! Probes, lifecycle hooks, and the handlers of both.
 
 use super::super::{At, Errors, names};
 use super::Scope;
@@ -46,7 +46,7 @@ fn probe(probe: &At<'_>, name: &str, errs: &mut Errors) {
     }
 }
 
-/// Exactly one of the handlers, and that one well formed.
+/// Exactly one valid handler.
 fn handler(at: &At<'_>, allowed: &[&str], errs: &mut Errors) {
     let mut given = 0;
     for name in allowed {

@@ -1,4 +1,4 @@
-//! The rules of a PodSpec, of a Pod as of every kind with a Pod template.
+//! The rules for a PodSpec, in Pods and every kind with a Pod template.
 
 use std::collections::{HashMap, HashSet};
 
@@ -21,12 +21,12 @@ mod volumes;
 pub use resources::list as resource_list;
 pub use scheduling::{taint_effect, toleration};
 
-/// What a rule may ask of the whole spec.
+/// Context from the whole spec for its rules.
 pub(super) struct Scope<'a> {
     pub spec: &'a At<'a>,
-    /// A Pod itself, not a template of one.
+    /// It is a Pod itself, not a template.
     pub is_pod: bool,
-    /// Each volume's source, as its field is called, by the volume's name.
+    /// The field name of each volume's source, by the volume's name.
     volumes: HashMap<&'a str, &'a str>,
 }
 
@@ -41,7 +41,7 @@ impl<'a> Scope<'a> {
         Scope { spec, is_pod, volumes }
     }
 
-    /// The volume of this name: its source's field name.
+    /// The field name of this volume's source.
     pub fn volume_source(&self, name: &str) -> Option<&'a str> {
         self.volumes.get(name).copied()
     }
@@ -53,7 +53,7 @@ impl<'a> Scope<'a> {
 const RESTART_POLICIES: &[&str] = &["Always", "OnFailure", "Never"];
 const DNS_POLICIES: &[&str] = &["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
 
-/// All rules of a PodSpec.
+/// All rules for a PodSpec.
 pub fn spec(spec: &At<'_>, is_pod: bool, errs: &mut Errors) {
     let scope = Scope::of(spec, is_pod);
     volumes::all(&scope, errs);
@@ -84,7 +84,7 @@ pub fn spec(spec: &At<'_>, is_pod: bool, errs: &mut Errors) {
     resource_claims(&spec.get("resourceClaims"), errs);
 }
 
-/// Fields that are names of something.
+/// Fields that must be valid names.
 fn named(spec: &At<'_>, errs: &mut Errors) {
     type Check = fn(&str) -> Vec<String>;
     const NAMES: &[(&str, Check)] = &[
@@ -139,7 +139,7 @@ fn resource_claims(claims: &At<'_>, errs: &mut Errors) {
     }
 }
 
-/// A Pod template: labels, annotations and a spec without what belongs to running Pods.
+/// A Pod template: labels, annotations and a spec without runtime fields.
 pub fn template(template: &At<'_>, errs: &mut Errors) {
     let meta = template.get("metadata");
     metadata::labels(&meta.get("labels"), errs);

@@ -39,7 +39,7 @@ pub fn dns_config(spec: &At<'_>, errs: &mut Errors) {
         errs.invalid_value(&searches.path, searches.value, why);
     }
     for search in searches.items() {
-        // A lone dot is the root; a trailing one says that the name is complete. Underscores are used for SRV names.
+        // A single dot is the root; a trailing one marks an absolute name. Underscores are used in SRV names.
         let bare = search.str().strip_suffix('.').unwrap_or(search.str()).replace('_', "-");
         if search.str() != "." {
             errs.invalid_each(&search.path, search.str(), names::dns1123_subdomain(bare.trim_matches('-')));

@@ -2,7 +2,7 @@
 
 use crate::validation::{At, Errors};
 
-/// A relative path that does not leave its folder.
+/// A relative path without `..`.
 pub fn descending(at: &At<'_>, errs: &mut Errors) {
     if at.str().starts_with('/') {
         errs.invalid(&at.path, at.str(), "must be a relative path");

@@ -1,4 +1,4 @@
-//! What of a running Pod's resources may change; upstream's `ValidatePodResize`.
+//! Which resources of a running Pod may change; upstream's `ValidatePodResize`.
 //! <https://kubernetes.io/docs/tasks/configure-pod-container/resize-container-resources/>
 
 use serde_json::{Map, Value};
@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::super::{At, Errors, same};
 use crate::{Object, pod, pod_references::MIRROR, quantity::Quantity};
 
-/// The lists of containers whose resources may change, and what may not be done to them.
+/// The lists of containers whose resources may change, with the messages for forbidden changes.
 const LISTS: [(&str, &str, &str); 2] = [
     (
         "containers",
@@ -20,10 +20,10 @@ const LISTS: [(&str, &str, &str); 2] = [
     ),
 ];
 
-/// The resources that can be changed while a container runs.
+/// The resources that can change while a container runs.
 const RESIZABLE: [&str; 2] = ["cpu", "memory"];
 
-/// `new` differs from `old` in the resources and resize policies of containers alone, unless it has other containers.
+/// `new` differs from `old` only in the resources and resize policies of containers, unless it has other containers.
 pub fn check(new: &Object, old: &Object, errs: &mut Errors) {
     let refusal = [
         (is_static(old), "static pods cannot be resized"),
@@ -75,7 +75,7 @@ fn is_static(pod: &Object) -> bool {
     pod.annotation(MIRROR).is_some()
 }
 
-/// Whether it says what it needs as a whole.
+/// Whether it has Pod-level resources.
 fn has_resources(pod: &Object) -> bool {
     let whole = &pod.0["spec"]["resources"];
     ["requests", "limits"].iter().any(|field| whole[field].as_object().is_some_and(|map| !map.is_empty()))
@@ -85,7 +85,7 @@ fn is_sidecar(container: &Value) -> bool {
     container["restartPolicy"] == "Always"
 }
 
-/// A node that tells what its containers have got can give them something else.
+/// A node that reports its containers' allocated resources supports resizing.
 fn is_supported(pod: &Object) -> bool {
     let statuses = pod.0["status"]["containerStatuses"].as_array().into_iter().flatten();
     let running = |status: &&Value| !status["state"]["running"].is_null();
@@ -111,13 +111,13 @@ fn same_containers(new: &Object, old: &Object, errs: &mut Errors) -> bool {
     errs.0.len() == earlier
 }
 
-/// What was asked for may be changed, and not taken back.
+/// Existing values may be changed, but not removed.
 fn removed(new: &At<'_>, old: &At<'_>, errs: &mut Errors) {
     for (field, why) in
         [("requests", "resource requests cannot be removed"), ("limits", "resource limits cannot be removed")]
     {
         let (now, before) = (new.get(field), old.get(field));
-        // A limit of nothing is none.
+        // A limit of 0 is none.
         let nothing = |amount: &Value| field == "limits" && is_zero(amount);
         let taken = |resource: &str, was: &Value| now.value.get(resource).is_none_or(nothing) && !nothing(was);
         if before.entries().any(|(resource, was)| taken(resource, was.value)) {
@@ -131,8 +131,8 @@ fn is_zero(amount: &Value) -> bool {
     text.parse::<Quantity>().is_ok_and(|amount| amount.is_zero())
 }
 
-/// A container with as much CPU and memory as it had. As upstream has it, a container that had claims of devices cannot be
-/// resized: they are not kept. New ones are, and differ.
+/// A container with the old CPU and memory. As upstream, a container that had device claims cannot be resized: they are dropped
+/// here. New ones are kept, and differ.
 fn restored(new: &Value, old: &Value) -> Value {
     let mut container = new.clone();
     let mut resources = Map::new();

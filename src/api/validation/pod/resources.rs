@@ -9,7 +9,7 @@ use crate::field_path;
 use crate::pod_totals::of_containers;
 use crate::quantity::Quantity;
 
-/// Every name that upstream knows without a prefix.
+/// All standard resource names without a prefix.
 const STANDARD: &[&str] = &[
     "cpu",
     "memory",
@@ -43,7 +43,7 @@ fn is_native(name: &str) -> bool {
     !name.contains('/') || name.contains("kubernetes.io/")
 }
 
-/// Whether a name is well formed, for its kind of list.
+/// Whether a name is valid for its type of list.
 type NameRule = fn(path: &str, name: &str, errs: &mut Errors);
 
 fn name_of_container(path: &str, name: &str, errs: &mut Errors) {
@@ -83,7 +83,7 @@ fn amount(at: &At<'_>, name: &str, errs: &mut Errors) -> Quantity {
     quantity
 }
 
-/// A map of amounts: names and quantities.
+/// A map of names and quantities.
 pub fn list(at: &At<'_>, errs: &mut Errors) {
     for (key, entry) in at.entries() {
         errs.invalid_each(&entry.path, key, names::qualified_name(key));
@@ -96,11 +96,11 @@ pub fn of_container(at: &At<'_>, errs: &mut Errors) {
     requirements(at, name_of_container, errs);
 }
 
-/// A Pod names at most so many resources, in all its containers. Upstream has no bound; but the scheduler keeps each with the Pod's
-/// node, and looks for each on every node.
+/// The most different resource names in all containers of a Pod. Upstream has no limit; but the scheduler keeps each with the Pod's
+/// node, and looks it up on every node.
 const MAX_NAMES: usize = 256;
 
-/// The names in all containers, each counted once.
+/// The names in all containers, without duplicates.
 pub fn names_of_all(spec: &At<'_>, errs: &mut Errors) {
     let containers = ["containers", "initContainers"].into_iter().flat_map(|list| spec.get(list).items());
     let resources = containers.map(|container| &container.value["resources"]);
@@ -111,7 +111,7 @@ pub fn names_of_all(spec: &At<'_>, errs: &mut Errors) {
     }
 }
 
-/// `resources` of a Pod as a whole; upstream's `validatePodResources`.
+/// Pod-level `resources`; upstream's `validatePodResources`.
 /// <https://github.com/kubernetes/enhancements/tree/master/keps/sig-node/2837-pod-level-resource-spec>
 pub fn of_pod(spec: &At<'_>, errs: &mut Errors) {
     let whole = spec.get("resources");
@@ -129,8 +129,8 @@ pub fn of_pod(spec: &At<'_>, errs: &mut Errors) {
     covers(spec, &whole, errs);
 }
 
-/// A Pod asks as a whole for what its containers ask for together at least, and none of them has a larger limit. Together their
-/// limits may be more, but for huge pages, which are not shared.
+/// Pod-level requests must cover the sum of the containers' requests, and Pod-level limits each container's limit. The sum of
+/// limits may be higher, except for huge pages, which are not shared.
 fn covers(spec: &At<'_>, whole: &At<'_>, errs: &mut Errors) {
     let Some(fields) = spec.value.as_object() else { return };
     let summed: [(_, _, fn(&str) -> bool); 2] =
@@ -150,7 +150,7 @@ fn covers(spec: &At<'_>, whole: &At<'_>, errs: &mut Errors) {
             let amount = Quantity::from_json;
             let Some((limit, most)) = amount(limit.value).zip(most.value.get(name).and_then(amount)) else { continue };
             if limit > most {
-                // Upstream looks for containers below the Pod's resources.
+                // Upstream's path is below the Pod's resources.
                 let path = field_path::key(&field_path::index(&whole.path("containers"), i), name);
                 let why = format!("must be less than or equal to pod limits of {most}");
                 errs.invalid(field_path::field(&path, "limits"), limit.to_string(), why);
@@ -169,7 +169,7 @@ fn requirements(at: &At<'_>, name: NameRule, errs: &mut Errors) {
         name(&entry.path, key, errs);
         let requested = amount(&entry, key, errs);
         let limit = limits.value.get(key).and_then(Quantity::from_json);
-        // What cannot be shared cannot be overcommitted.
+        // Exclusive resources cannot be overcommitted.
         let exclusive = !is_native(key) || is_huge(key);
         match limit {
             Some(limit) if exclusive && requested != limit => {

@@ -1,4 +1,4 @@
-//! Where a Pod may run: affinity, tolerations, spreading, gates.
+//! Scheduling: affinity, tolerations, spreading, gates.
 
 use std::collections::HashSet;
 
@@ -10,10 +10,10 @@ use selectors::{MAX_OF_ALL, label_selector, lookups};
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 
-/// A Pod has at most so many terms on other Pods. Upstream has no bound; but each is compared with every Pod of the cluster and
-/// asked of every node, and one object has room for thousands.
+/// The most terms on other Pods. Upstream has no limit; but each is compared with every Pod of the cluster and evaluated for every
+/// node, and one object has room for thousands.
 const MAX_POD_TERMS: usize = 100;
-/// Likewise the requirements on nodes, and their values: as many as a large cluster has nodes.
+/// The most requirements on nodes, and their values: as many as a large cluster has nodes.
 const MAX_REQUIREMENTS: usize = 1000;
 const MAX_VALUES: usize = 5000;
 
@@ -68,7 +68,7 @@ fn node_affinity(at: &At<'_>, errs: &mut Errors) {
     }
 }
 
-/// The requirements of all terms at a place.
+/// The requirements of all terms together.
 fn node_requirements<'a>(at: &At<'_>, terms: impl Iterator<Item = At<'a>>, errs: &mut Errors) {
     let (mut all, mut values) = (0, 0);
     for requirements in terms.flat_map(|term| ["matchExpressions", "matchFields"].map(|list| term.get(list))) {
@@ -120,14 +120,14 @@ fn label_key(at: &At<'_>, errs: &mut Errors) {
     errs.invalid_each(&at.path, at.str(), names::qualified_name(at.str()));
 }
 
-/// What all selectors at a place ask of each Pod together is bounded too.
+/// The total cost of all selectors per Pod is limited as well.
 fn of_all(at: &At<'_>, lookups: usize, errs: &mut Errors) {
     if lookups > MAX_OF_ALL {
         errs.too_many_of(&at.path, lookups, MAX_OF_ALL, "requirements and values in all selectors");
     }
 }
 
-/// How much it asks of each Pod.
+/// Returns its cost per Pod.
 fn pod_term(term: &At<'_>, errs: &mut Errors) -> usize {
     let selectors = [term.get("labelSelector"), term.get("namespaceSelector")];
     selectors.iter().for_each(|selector| label_selector(selector, errs));
@@ -135,7 +135,7 @@ fn pod_term(term: &At<'_>, errs: &mut Errors) -> usize {
         errs.invalid_each(&namespace.path, namespace.str(), names::dns1123_label(namespace.str()));
     }
     topology_key(&term.get("topologyKey"), errs);
-    // Each key becomes a requirement, as often as it is named.
+    // Each key becomes a requirement, even duplicates.
     let keys = ["matchLabelKeys", "mismatchLabelKeys"].map(|list| term.get(list).len());
     selectors.iter().map(lookups).sum::<usize>() + keys.iter().sum::<usize>()
 }

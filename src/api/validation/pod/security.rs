@@ -54,7 +54,7 @@ pub fn pod(scope: &Scope<'_>, errs: &mut Errors) {
     }
 }
 
-/// Longer names of AppArmor profiles are refused.
+/// The longest name of an AppArmor profile.
 const LONGEST_PROFILE: usize = 4095;
 
 fn sysctls(scope: &Scope<'_>, list: &At<'_>, errs: &mut Errors) {
@@ -80,7 +80,7 @@ fn sysctls(scope: &Scope<'_>, list: &At<'_>, errs: &mut Errors) {
             errs.duplicate(&name.path, name.str());
         }
         seen.insert(name.str());
-        // The kernel has no namespace of its own for these where the Pod shares the host's.
+        // With host namespaces these sysctls are the host's.
         let dotted = sysctls::dotted(name.str());
         if scope.host_network() && dotted.starts_with("net.") {
             errs.invalid(&name.path, name.str(), "may not be specified when 'hostNetwork' is true");
@@ -115,7 +115,7 @@ fn profiles(context: &At<'_>, errs: &mut Errors) {
     }
 }
 
-/// The name of an AppArmor profile is no path.
+/// The name of an AppArmor profile must not be a path.
 fn profile_name(local: &At<'_>, errs: &mut Errors) {
     if local.str().trim() != local.str() {
         errs.invalid(&local.path, local.str(), "must not be padded with whitespace");
@@ -148,7 +148,7 @@ pub fn container(scope: &Scope<'_>, container: &At<'_>, errs: &mut Errors) {
             let why = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true";
             errs.invalid_value(&context.path, context.value, why);
         }
-        // Upstream's spelling; the capability itself is named without the prefix in manifests.
+        // Upstream's spelling; manifests name capabilities without the prefix.
         if context.get("capabilities").get("add").items().any(|c| c.str() == "CAP_SYS_ADMIN") {
             let why = "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN";
             errs.invalid_value(&context.path, context.value, why);

@@ -1,4 +1,4 @@
-//! What the status of a Pod may say: upstream's `podStatusStrategy` and `ValidatePodStatusUpdate`.
+//! Valid Pod statuses: upstream's `podStatusStrategy` and `ValidatePodStatusUpdate`.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -8,17 +8,17 @@ use super::super::{At, Errors, names};
 use super::update;
 use crate::Object;
 
-/// The lists of containers' states, with the spec's list of the same containers.
+/// The lists of container statuses, with the corresponding lists in the spec.
 const LISTS: [(&str, &str); 3] = [
     ("containerStatuses", "containers"),
     ("initContainerStatuses", "initContainers"),
     ("ephemeralContainerStatuses", "ephemeralContainers"),
 ];
 
-/// Conditions whose types are older than the rule for their names.
+/// Conditions that are exempt from the naming rule.
 const SYSTEM_CONDITIONS: [&str; 3] = ["PodScheduled", "Ready", "Initialized"];
 
-/// Readies an update: what a writer may leave out is kept, and the fields that say one thing twice agree.
+/// Prepares an update: restores what writers may omit, and makes redundant fields agree.
 pub fn prepare(new: &mut Object, old: &Object) {
     let before = &old.0["status"];
     let Some(status) = new.0.get_mut("status").and_then(Value::as_object_mut) else { return };
@@ -28,7 +28,7 @@ pub fn prepare(new: &mut Object, old: &Object) {
             status.insert(field.to_owned(), before[field].clone());
         }
     }
-    // The single field is authoritative where both are given, as for kubelets that know it alone.
+    // If both are given the single field is authoritative, as for kubelets that only know that one.
     for (one, all) in [("podIP", "podIPs"), ("hostIP", "hostIPs")] {
         let single = status.get(one).and_then(Value::as_str).unwrap_or("").to_owned();
         let first = status.get(all).and_then(|list| list[0]["ip"].as_str()).unwrap_or("").to_owned();
@@ -41,7 +41,7 @@ pub fn prepare(new: &mut Object, old: &Object) {
     keep_generations(status.get_mut("conditions"), &before["conditions"]);
 }
 
-/// A condition that is told without the generation that it is about keeps the one it had.
+/// A condition without an observed generation keeps the old one.
 fn keep_generations(conditions: Option<&mut Value>, before: &Value) {
     const FIELD: &str = "observedGeneration";
     let mut known: HashMap<&Value, VecDeque<&Value>> = HashMap::new();
@@ -57,7 +57,7 @@ fn keep_generations(conditions: Option<&mut Value>, before: &Value) {
         if condition[FIELD].is_null()
             && let Some(fields) = condition.as_object_mut()
         {
-            // Indexing made a null where there was none.
+            // Indexing created a null where there was none.
             fields.shift_remove(FIELD);
         }
     }
@@ -98,8 +98,8 @@ fn conditions(list: &At<'_>, errs: &mut Errors) {
     }
 }
 
-/// At most one of each family, and none that leads to whoever calls it. (Upstream knows the last rule for endpoints alone, which
-/// are made of these. What is there already stays.)
+/// At most one of each family, and none that leads back to the caller. (Upstream has the last rule only for endpoints, which are
+/// derived from these. Existing ones stay.)
 fn addresses(list: &At<'_>, old: &At<'_>, errs: &mut Errors) {
     let known: HashSet<&str> = old.items().map(|it| it.get("ip").str()).collect();
     let mut families = Vec::new();
@@ -136,17 +136,17 @@ fn claims(list: &At<'_>, spec: &At<'_>, errs: &mut Errors) {
     }
 }
 
-/// The items of a list by their names.
+/// The items of a list by name.
 fn by_name<'a>(list: &At<'a>) -> HashMap<&'a str, Vec<At<'a>>> {
     let mut all: HashMap<_, Vec<_>> = HashMap::new();
     list.items().for_each(|it| all.entry(it.get("name").str()).or_default().push(it));
     all
 }
 
-/// A container that has ended for good stays ended.
+/// A terminated container that is not restarted stays terminated.
 fn transitions(new: &At<'_>, old: &At<'_>, spec: &At<'_>, of: &str, errs: &mut Errors) {
     let policy = match of {
-        // They are never started again.
+        // They are never restarted.
         "ephemeralContainers" => "Never",
         _ => spec.get("restartPolicy").str(),
     };
@@ -159,7 +159,7 @@ fn transitions(new: &At<'_>, old: &At<'_>, spec: &At<'_>, of: &str, errs: &mut E
         let failed = terminated.get("exitCode").int().unwrap_or(0) != 0;
         let container = containers.get(name.str()).and_then(|all| all.first());
         let is_restartable = container.is_some_and(|container| {
-            // A policy of its own, or rules of its own, outweigh the Pod's (KEP-753, KEP-5307).
+            // Its own restart policy or rules take precedence over the Pod's (KEP-753, KEP-5307).
             let own = container.get("restartPolicy").str();
             own == "Always" || (own == "OnFailure" && failed) || !container.get("restartPolicyRules").is_empty()
         });

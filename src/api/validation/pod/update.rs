@@ -1,4 +1,4 @@
-//! What of a Pod may change.
+//! Which parts of a Pod may change.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,8 +12,7 @@ const UPDATABLE: &str = "pod updates may not change fields other than `spec.cont
     `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing \
     tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
 
-/// An update of anything of a Pod: the annotations that the system goes by stay as they were; upstream's
-/// `ValidatePodSpecificAnnotationUpdates`.
+/// For any update of a Pod: system annotations are immutable; upstream's `ValidatePodSpecificAnnotationUpdates`.
 pub fn annotations(new: &Object, old: &Object, errs: &mut Errors) {
     let of = |object: &Object| object.0["metadata"]["annotations"].as_object().cloned().unwrap_or_default();
     let (new, old) = (of(new), of(old));
@@ -31,7 +30,7 @@ pub fn annotations(new: &Object, old: &Object, errs: &mut Errors) {
     new.keys().filter(|key| !old.contains_key(*key)).for_each(|key| refuse(key, "add"));
 }
 
-/// An update of the Pod itself: images, deadlines, more tolerations, fewer scheduling gates.
+/// For an update of the Pod itself: images, deadlines, additional tolerations, fewer scheduling gates.
 pub fn spec(new: &Object, old: &Object, errs: &mut Errors) {
     let (new, old) = (At::root(&new.0).get("spec"), At::root(&old.0).get("spec"));
     for field in ["containers", "initContainers"] {
@@ -44,11 +43,11 @@ pub fn spec(new: &Object, old: &Object, errs: &mut Errors) {
     tolerations(&new.get("tolerations"), &old.get("tolerations"), errs);
     gates(&new.get("schedulingGates"), &old.get("schedulingGates"), errs);
 
-    // Whatever else differs once the changeable fields are put back is forbidden.
+    // After restoring the mutable fields any other difference is forbidden.
     let gated = !old.get("schedulingGates").is_empty();
     let mut restored = new.value.as_object().cloned().unwrap_or_default();
     let mut before = old.value.as_object().cloned().unwrap_or_default();
-    // What is stored without a default that the new one has is no other Pod.
+    // A stored spec may lack newer defaults, which is not a difference.
     defaults::pod::whole(&mut before);
     restore(&mut restored, &before, gated);
     if !same(&Value::Object(restored.clone()), &Value::Object(before.clone())) {
@@ -64,12 +63,12 @@ pub fn spec(new: &Object, old: &Object, errs: &mut Errors) {
     }
 }
 
-/// So many containers of all kinds a node bears in one Pod. Whoever makes a Pod of more is told so by its node; one that runs
-/// would never be rid of those that are added to it.
+/// The most containers of all types in a Pod that nodes support. A node refuses a new Pod with more; but containers added to a
+/// running one could never be removed.
 pub const MAX_CONTAINERS: usize = 512;
 
-/// An update of the ephemeral containers: more of them, and nothing else; upstream's `ValidatePodEphemeralContainersUpdate`, which
-/// has no bound.
+/// For an update of the ephemeral containers: they may only be added; upstream's `ValidatePodEphemeralContainersUpdate`, which has
+/// no limit.
 pub fn ephemeral(new: &Object, old: &Object, errs: &mut Errors) {
     let is_static = old.annotation(MIRROR).is_some();
     let (spec, old) = (At::root(&new.0).get("spec"), At::root(&old.0).get("spec"));
@@ -104,7 +103,7 @@ fn restore(spec: &mut Map<String, Value>, old: &Map<String, Value>, gated: bool)
         put_back.push("terminationGracePeriodSeconds");
     }
     if gated {
-        // A Pod that may not be scheduled yet may still be told where to go, more narrowly than before.
+        // A gated Pod's node selector and affinity may still be narrowed.
         put_back.extend(["nodeSelector", "affinity"]);
     }
     for field in put_back {

@@ -24,7 +24,7 @@ pub fn all(scope: &Scope<'_>, errs: &mut Errors) {
     }
 }
 
-/// Fields without which a source means nothing.
+/// The required fields of each source.
 const REQUIRED: &[(&str, &[&str])] = &[
     ("awsElasticBlockStore", &["volumeID"]),
     ("azureDisk", &["diskName", "diskURI"]),
@@ -56,7 +56,7 @@ const REQUIRED: &[(&str, &[&str])] = &[
 const HOST_PATH_TYPES: &[&str] =
     &["DirectoryOrCreate", "Directory", "FileOrCreate", "File", "Socket", "CharDevice", "BlockDevice"];
 
-/// Exactly one source, and that one well formed.
+/// Exactly one valid source.
 fn source(volume: &At<'_>, errs: &mut Errors) {
     let fields = volume.value.as_object().into_iter().flatten().map(|(key, _)| key.as_str());
     let sources: Vec<&str> = fields.filter(|f| *f != "name").collect();
@@ -116,7 +116,7 @@ fn mode(at: &At<'_>, errs: &mut Errors) {
     }
 }
 
-/// A relative path for a file of ours: it must not look like the update machinery's own (`..data`).
+/// A relative path for a file: it must not resemble those used for updates (`..data`).
 fn file_path(at: &At<'_>, errs: &mut Errors) {
     if at.is_empty() {
         errs.required(&at.path, "");

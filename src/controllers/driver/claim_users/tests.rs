@@ -1,4 +1,4 @@
-//! What asking for the users of claims costs, on a server that answers with given claims and Pods.
+//! The cost of checking the users of claims, with a server that has these claims and Pods.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -30,7 +30,7 @@ impl Transport for Server {
         let of_namespace = request.namespace.is_some();
         let items = match request.resource.as_str() {
             "persistentvolumeclaims" => &self.claims[..],
-            // The informers have seen none of them yet.
+            // The informers do not have any of them yet.
             "pods" if of_namespace => &self.pods[..],
             _ => &[],
         };
@@ -61,7 +61,7 @@ fn claim(name: &str, uid: &str, owner: Option<&str>) -> Value {
     } })
 }
 
-/// A Pod on a node, with a volume of each of these sources.
+/// A Pod on a node, with volumes of these sources.
 fn pod(name: &str, sources: &[Value]) -> Value {
     let volume = |(n, source): (usize, &Value)| {
         let mut volume = source.clone();
@@ -102,7 +102,7 @@ async fn the_pods_of_a_namespace_are_looked_through_once_for_all_its_claims() {
         check(&driver, claim.clone()).await.unwrap();
     }
     assert_eq!(server.lists_of_pods.load(Ordering::Relaxed), 1);
-    // Who asks again has not got rid of it, and another of its name is another one.
+    // Asking again means that it was not released, and another claim of its name is a different one.
     check(&driver, claims[7].clone()).await.unwrap();
     assert_eq!(server.lists_of_pods.load(Ordering::Relaxed), 2);
     check(&driver, claim("data-8", "another", None)).await.unwrap();
@@ -118,7 +118,7 @@ async fn a_claim_that_a_pod_uses_stays_and_is_not_taken_for_an_unused_one() {
     let claims = vec![
         claim("free", "1", None),
         claim("used", "2", None),
-        // An ephemeral volume's own, and one that has its name.
+        // An ephemeral volume's own claim, and an unrelated one with its name.
         claim("web-v1", "3", Some("uid-web")),
         claim("waited-for", "4", None),
     ];
@@ -136,7 +136,7 @@ async fn a_claim_that_a_pod_uses_stays_and_is_not_taken_for_an_unused_one() {
     assert_eq!(check(&driver, claim("web-v1", "5", Some("uid-other"))).await, Ok(()), "it is another Pod's");
 }
 
-/// All on one thread: while the Pods are looked through, whoever else is there has his turn, again and again.
+/// On a single thread: others run in between while the Pods are examined.
 #[tokio::test]
 async fn others_have_their_turn_while_many_pods_are_looked_through() {
     let text = "x".repeat(10 << 10);

@@ -1,4 +1,4 @@
-//! In which order changes are heard, and when nothing more is.
+//! The order of changes, and the end of the stream.
 
 use futures::FutureExt;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};

@@ -1,8 +1,8 @@
-//! NodeRestriction: what a node's agent may not write, whatever it was granted; and what nobody but a node may write.
+//! NodeRestriction: what a node's agent may not write, whatever RBAC grants it, and what only nodes may write.
 //!
 //! The Node authorizer (`authorize::node`) says which objects a node may write at all, this plugin what may be in them: [`pod`]
-//! mirror Pods and reports of Pods, [`node`] its own Node, [`token`] tokens for its Pods; the rest is here. It looks twice: at
-//! what was sent, and at what webhooks have made of it.
+//! mirror Pods and reports of Pods, [`node`] its own Node, [`token`] tokens for its Pods; the rest is here. It runs twice: on what
+//! was sent, and on the result of webhooks.
 //! <https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#noderestriction>
 
 use serde_json::Value;
@@ -21,7 +21,7 @@ pub(super) fn concerns(review: &Review<'_>) -> bool {
     review.operation != Operation::Connect && (node_of(&review.call.user).is_some() || is_new_pod(review))
 }
 
-/// Mirror Pods are nodes' alone: of others' new Pods it is looked at whether they are such.
+/// Only nodes may create mirror Pods, so others' new Pods are checked for being mirrors.
 fn is_new_pod(review: &Review<'_>) -> bool {
     review.is("Pod", Operation::Create) && review.call.kind.group.is_empty()
 }
@@ -64,8 +64,8 @@ pub(super) fn validate(review: &Review<'_>, object: &Object) -> Result<(), Statu
     }
 }
 
-/// Nothing that a node writes waits for the node to go: not its Node, nor a mirror Pod, whose namespace would wait with it.
-/// (Upstream lets it.)
+/// Nothing that a node writes may have finalizers that block its deletion: neither its Node, nor a mirror Pod, which would block
+/// its namespace too. (Upstream allows it.)
 fn finalizers(review: &Review<'_>, node: &str, new: &Object) -> Result<(), Status> {
     let keeps_metadata = !review.subresource().is_empty() && review.call.kind.built_in() != "Node";
     let is_volume = review.is_about("PersistentVolume");
@@ -79,7 +79,7 @@ fn finalizers(review: &Review<'_>, node: &str, new: &Object) -> Result<(), Statu
     }
 }
 
-/// The name in the request, or on create, where that has none, the object's.
+/// The name in the request, or else the object's (on create).
 fn name_of<'a>(review: &'a Review<'_>, object: &'a Object) -> &'a str {
     match review.call.name() {
         "" => object.name(),
@@ -87,7 +87,7 @@ fn name_of<'a>(review: &'a Review<'_>, object: &'a Object) -> &'a str {
     }
 }
 
-/// A node reports how far a volume's growth has come, and nothing else of a claim.
+/// A node reports how far a volume's expansion has got, and nothing else of a claim.
 fn claim_status(review: &Review<'_>, node: &str, new: &Object) -> Result<(), Status> {
     const REPORTED: [&str; 4] = ["capacity", "conditions", "allocatedResources", "allocatedResourceStatuses"];
     let Some(old) = review.old.filter(|_| review.operation == Operation::Update) else {
@@ -110,8 +110,8 @@ fn claim_status(review: &Review<'_>, node: &str, new: &Object) -> Result<(), Sta
     }
 }
 
-/// A node that keeps a volume says of one that is being deleted that the data is gone, by taking the finalizer away that waits
-/// for it; it writes nothing else of volumes.
+/// A node that holds a volume confirms that the data of a deleted one is gone by removing its finalizer; it writes nothing else of
+/// volumes.
 fn volume(review: &Review<'_>, node: &str, new: &Object) -> Result<(), Status> {
     let refuse = |why: &str| Err(review.forbidden(new, format!("node {node:?} {why}")));
     let old = review.old.filter(|_| review.operation == Operation::Update && review.subresource().is_empty());
@@ -136,7 +136,7 @@ fn volume(review: &Review<'_>, node: &str, new: &Object) -> Result<(), Status> {
     }
 }
 
-/// The devices of a node are its own to list.
+/// A node publishes ResourceSlices of its own devices only.
 fn slice(review: &Review<'_>, node: &str, object: &Object) -> Result<(), Status> {
     let verb = match review.operation {
         Operation::Create => "create",

@@ -1,4 +1,4 @@
-//! A node's own Node: what it may not say of itself, because others decide by it.
+//! A node's own Node: what it may not claim about itself, because others base decisions on it.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -47,16 +47,16 @@ pub(super) fn itself(review: &Review<'_>, node: &str, new: &Object) -> Result<()
     }
 }
 
-/// What a node may neither choose nor change: who owns it, by which name Pods ask for it, whether an administrator has closed it,
-/// which Pods' addresses it may report, and addresses that lead to whoever calls them.
+/// What a node may neither choose nor change: its owner, its hostname label, whether an administrator has cordoned it, its Pod
+/// ranges, and addresses that lead back to the caller.
 fn assigned(review: &Review<'_>, node: &str, new: &Object, old: Option<&Object>) -> Result<(), Status> {
     let refuse = |why: String| Err(review.forbidden(new, why));
     let before = |path: &str| old.map_or(&Value::Null, |old| value(old, path));
-    // Who is owned by what does not exist is collected: a node would so delete itself, and come again as it likes.
+    // Objects whose owner does not exist are garbage-collected: a node could delete itself this way and register again at will.
     if !same(value(new, "/metadata/ownerReferences"), before("/metadata/ownerReferences")) {
         return refuse(format!("node {node:?} is not allowed to modify ownerReferences"));
     }
-    // Upstream lets it; whoever cordons a node that he does not trust any more relies on it.
+    // Upstream allows it; administrators who cordon a node because they no longer trust it rely on this.
     if before("/spec/unschedulable") == true && value(new, "/spec/unschedulable") != true {
         return refuse(format!("node {node:?} is not allowed to clear unschedulable"));
     }
@@ -70,11 +70,11 @@ fn assigned(review: &Review<'_>, node: &str, new: &Object, old: Option<&Object>)
     addresses(review, node, new, before("/status/addresses"))
 }
 
-/// By this label Pods, volumes and rules of spreading ask for one node.
+/// Pods, volumes and topology spreading select a single node by this label.
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
-/// The label says the node's own name, or what an administrator has made of it; and a name that no other Node is asked for by.
-/// (Upstream lets a node say any, and so draw what is meant for another one.)
+/// The label is the node's own name, or what an administrator has set, and must not be another Node's name. (Upstream allows any
+/// value, so a node could attract what is meant for another.)
 fn hostname(review: &Review<'_>, node: &str, new: &Object, old: Option<&Object>) -> Result<(), Status> {
     let label = |object: &Object| object.labels().and_then(|labels| labels.get(HOSTNAME)).cloned();
     let (now, before) = (label(new), old.and_then(label));
@@ -98,16 +98,16 @@ fn hostname(review: &Review<'_>, node: &str, new: &Object, old: Option<&Object>)
 /// The most addresses that a node may report.
 const MAX_ADDRESSES: usize = 16;
 
-/// The addresses that a node reports to be its own: traffic goes there, to host ports and to the node itself. So they are none
-/// that lead to whoever calls them, to Pods, to Services or to another node. (Upstream trusts it with that.) Who calls from an
-/// address has it, whoever else has said so before: nobody keeps a machine's own address from it. What was let in stays.
+/// The addresses that a node reports as its own receive traffic for host ports and for the node itself. So they must not lead back
+/// to the caller, to Pods, to Services or to another node. (Upstream trusts the node.) A node that connects from an address owns
+/// it, whatever others have claimed before: nobody can block a machine's own address. Addresses accepted before stay.
 fn addresses(review: &Review<'_>, node: &str, new: &Object, before: &Value) -> Result<(), Status> {
     let list = value(new, "/status/addresses").as_array().map(Vec::as_slice).unwrap_or_default();
     if list.len() > MAX_ADDRESSES {
         let why = format!("node {node:?} cannot report more than {MAX_ADDRESSES} addresses");
         return Err(review.forbidden(new, why));
     }
-    // By their types as well: a name that looks like an address is not looked for among those that others have.
+    // Compared with their types: a hostname that looks like an address is not checked against addresses of others.
     let known: HashSet<&Value> = before.as_array().into_iter().flatten().collect();
     let config = &review.server.config;
     let mut added = Vec::new();
@@ -139,7 +139,7 @@ fn addresses(review: &Review<'_>, node: &str, new: &Object, before: &Value) -> R
         let why = format!("node {node:?} cannot report the address {text:?}: node {other:?} has it");
         return Err(review.forbidden(new, why));
     }
-    // No Service has an address of a node's as external one: it would lose what it has.
+    // A node may not take an address that is a Service's external IP: the Service would lose its traffic.
     let leads_in = |text: &str| text.parse().is_ok_and(|ip: IpAddr| external_ips::leads_in(review.server, ip));
     match added.iter().find(|text| leads_in(text)) {
         Some(text) => {
@@ -150,7 +150,7 @@ fn addresses(review: &Review<'_>, node: &str, new: &Object, before: &Value) -> R
     }
 }
 
-/// The first of these addresses that another Node has, and which one.
+/// The first of these addresses that another Node has, and that Node.
 fn held_by_others(review: &Review<'_>, node: &str, addresses: &[&str]) -> Option<(String, String)> {
     others_with(review, node, addresses).find_map(|other| {
         let held = value(&other, "/status/addresses").as_array().into_iter().flatten();
@@ -161,7 +161,7 @@ fn held_by_others(review: &Review<'_>, node: &str, addresses: &[&str]) -> Option
     })
 }
 
-/// The other Nodes that have one of these strings somewhere: of thousands those alone are decoded.
+/// The other Nodes that contain one of these strings: of thousands only those are decoded.
 fn others_with(review: &Review<'_>, node: &str, strings: &[&str]) -> impl Iterator<Item = Object> {
     let quoted: Vec<String> = strings.iter().map(|string| format!("{string:?}")).collect();
     let items = if quoted.is_empty() { Vec::new() } else { review.items("nodes", None) };
@@ -193,7 +193,7 @@ const OWN_LABELS: &[&str] = &[
     "topology.kubernetes.io/zone",
 ];
 
-/// The changed labels by which a node would draw Pods to itself, as a list.
+/// The changed labels by which a node would attract Pods, as a list.
 fn forbidden_labels(new: &Object, old: Option<&Object>) -> String {
     let labels = |object: &Object| object.labels().cloned().unwrap_or_default();
     let (new, old) = (labels(new), old.map(labels).unwrap_or_default());

@@ -1,4 +1,4 @@
-//! Pods: nodes make mirrors of their static Pods, report and delete what they run; and nobody else makes mirrors.
+//! Pods: nodes create mirrors of their static Pods, report and delete what they run; nobody else creates mirrors.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -12,11 +12,11 @@ use podwright_api::pod_references::{self, MIRROR};
 use podwright_api::validation::same;
 use podwright_api::{Object, Status};
 
-/// A new Pod of anyone but a node.
+/// Checks a new Pod that does not come from a node.
 ///
-/// Upstream lets any user set the mirror annotation, which exempts his Pod from rules that hold for others (no ServiceAccount is
-/// looked for; agents do not run it). Here it is a node's to set, and of the superuser, who the agent of a machine's only node
-/// is; and what either shows is a node's own.
+/// Upstream lets any user set the mirror annotation, which exempts a Pod from rules (no ServiceAccount is required; agents do not
+/// run it). Here only nodes set it, and the superuser, as which the agent of a single-node machine runs; both only on valid
+/// mirrors.
 pub(super) fn of_others(review: &Review<'_>, pod: &Object) -> Result<(), Status> {
     if pod.annotation(MIRROR).is_none() {
         return Ok(());
@@ -27,7 +27,7 @@ pub(super) fn of_others(review: &Review<'_>, pod: &Object) -> Result<(), Status>
     mirror(review, pod.0["spec"]["nodeName"].as_str().unwrap_or(""), pod)
 }
 
-/// A Pod itself, created or deleted by a node.
+/// Checks a Pod itself, created or deleted by a node.
 pub(super) fn itself(review: &Review<'_>, node: &str, pod: &Object) -> Result<(), Status> {
     let refuse = |why: String| Err(review.forbidden(pod, why));
     match review.operation {
@@ -46,7 +46,7 @@ pub(super) fn itself(review: &Review<'_>, node: &str, pod: &Object) -> Result<()
     }
 }
 
-/// The picture of a static Pod: the node's own, and without references to what the node could then read.
+/// Checks a mirror Pod: it is on the node itself, and has no references that would let the node read other objects.
 fn mirror(review: &Review<'_>, node: &str, pod: &Object) -> Result<(), Status> {
     let refuse = |why: String| Err(review.forbidden(pod, why));
     if node.is_empty() || pod.0["spec"]["nodeName"] != node {
@@ -62,7 +62,7 @@ fn mirror(review: &Review<'_>, node: &str, pod: &Object) -> Result<(), Status> {
     }
 }
 
-/// The Node, of this uid, alone owns it: so it goes with its Node, and with nothing else.
+/// Its only owner is the Node, with this uid: it goes when its Node goes, and with nothing else.
 fn owner(review: &Review<'_>, node: &str, pod: &Object) -> Result<(), Status> {
     let refuse = |why: String| Err(review.forbidden(pod, why));
     let owners = pod.0["metadata"]["ownerReferences"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -88,7 +88,7 @@ fn owner(review: &Review<'_>, node: &str, pod: &Object) -> Result<(), Status> {
     }
 }
 
-/// What a node reports of a Pod that it runs.
+/// Checks what a node reports of a Pod that it runs.
 pub(super) fn status(review: &Review<'_>, node: &str, new: &Object) -> Result<(), Status> {
     let refuse = |why: String| Err(review.forbidden(new, why));
     let Some(old) = review.old.filter(|_| review.operation == Operation::Update) else {
@@ -97,7 +97,7 @@ pub(super) fn status(review: &Review<'_>, node: &str, new: &Object) -> Result<()
     if old.0["spec"]["nodeName"] != node {
         return refuse(format!("node {node:?} can only update pod status for pods with spec.nodeName set to itself"));
     }
-    // Annotations are beyond upstream, whose kubelet does not write them either.
+    // This goes beyond upstream; kubelets do not write annotations here either.
     for what in ["labels", "annotations", "finalizers"] {
         if !same(field(new, "metadata", what), field(old, "metadata", what)) {
             return refuse(format!("node {node:?} cannot update {what} through pod status"));
@@ -110,8 +110,8 @@ pub(super) fn status(review: &Review<'_>, node: &str, new: &Object) -> Result<()
     addresses(review, node, new, old)
 }
 
-/// A node reports its own addresses, and of Pods those of the ranges that it was given: what leads to a Pod (Services, proxies,
-/// probes) would else be led wherever the node likes. (Upstream trusts it with that.)
+/// A node reports its own addresses, and for Pods addresses of its Pod ranges: otherwise Services, proxies and probes could be
+/// redirected anywhere. (Upstream trusts the node.)
 fn addresses(review: &Review<'_>, node: &str, new: &Object, old: &Object) -> Result<(), Status> {
     let own = review.get("nodes", None, node).unwrap_or(Object(Value::Null));
     let ranges: Vec<IpNet> = list(&own.0["spec"]["podCIDRs"]).filter_map(|cidr| cidr.as_str()?.parse().ok()).collect();

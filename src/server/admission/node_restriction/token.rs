@@ -1,4 +1,4 @@
-//! Tokens: a node gets them for its own Pods, for the audiences that these want (upstream's
+//! Tokens: a node gets them for its own Pods, and for audiences that these request (upstream's
 //! `ServiceAccountNodeAudienceRestriction`).
 
 use serde_json::Value;
@@ -54,7 +54,7 @@ pub(super) fn request(review: &Review<'_>, node: &str, request: &Object) -> Resu
     }
 }
 
-/// Whether the Pod has a volume that shows a token for this audience, or whose driver is given one.
+/// Whether the Pod has a volume that projects a token for this audience, or whose driver requests one.
 fn is_wanted(review: &Review<'_>, pod: &Object, audience: &str) -> bool {
     items(&pod.0["spec"]["volumes"]).any(|volume| {
         let projected = items(&volume["projected"]["sources"]).map(|source| &source["serviceAccountToken"]);
@@ -64,7 +64,7 @@ fn is_wanted(review: &Review<'_>, pod: &Object, audience: &str) -> bool {
     })
 }
 
-/// The CSI driver of a volume: named in it, or in the volume that its claim is bound to.
+/// The CSI driver of a volume: named inline, or by the volume that its claim is bound to.
 fn driver(review: &Review<'_>, pod: &Object, volume: &Value) -> Option<String> {
     if let Some(driver) = volume["csi"]["driver"].as_str() {
         return Some(driver.to_owned());

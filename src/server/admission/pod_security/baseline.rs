@@ -1,4 +1,4 @@
-//! The checks of the baseline level: nothing by which a Pod is known to get at its host.
+//! The checks of the baseline level: no known way for a Pod to reach its host.
 
 use std::collections::HashSet;
 
@@ -38,7 +38,7 @@ pub(super) fn capabilities(pod: Pod<'_>) -> Option<Violation> {
     added(pod, BASELINE).and_then(|detail| violation("non-default capabilities", detail))
 }
 
-/// What containers add beyond what is allowed.
+/// Capabilities that containers add beyond the allowed ones.
 pub(super) fn added(pod: Pod<'_>, allowed: &[&str]) -> Option<String> {
     let mut found = Vec::new();
     let bad = bad(pod, |container| {
@@ -179,7 +179,7 @@ fn se_linux(pod: Pod<'_>, allowed: &[&str]) -> Option<Violation> {
 const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
 const SECCOMP_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/";
 
-/// Before there were fields.
+/// Annotations from before there were fields.
 pub(super) fn seccomp_annotations(pod: Pod<'_>) -> Option<Violation> {
     let allowed =
         |value: &str| matches!(value, "runtime/default" | "docker/default") || value.starts_with("localhost/");

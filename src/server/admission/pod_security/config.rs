@@ -1,4 +1,4 @@
-//! What PodSecurity demands where labels say nothing, and whom it spares; read from upstream's PodSecurityConfiguration.
+//! PodSecurity's defaults and exemptions, read from upstream's PodSecurityConfiguration.
 //! <https://kubernetes.io/docs/tasks/configure-pod-container/enforce-standards-admission-controller/>
 
 use serde_json::Value;
@@ -7,7 +7,7 @@ use super::DOMAIN;
 use super::standards::{Level, Standard, StandardError};
 use podwright_api::configuration::FieldError;
 
-/// How PodSecurity is set up.
+/// The configuration of PodSecurity.
 #[derive(Clone, Debug, Default)]
 pub struct PodSecurity {
     pub(super) defaults: Policy,
@@ -16,7 +16,7 @@ pub struct PodSecurity {
     namespaces: Vec<String>,
 }
 
-/// What a namespace demands.
+/// What a namespace requires.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Policy {
     pub enforce: Standard,
@@ -24,12 +24,12 @@ pub(super) struct Policy {
     pub warn: Standard,
 }
 
-/// Of a label: its key, its value, what is wrong with it.
+/// An invalid label: its key, its value, the error.
 pub(super) type LabelError = (String, String, StandardError);
 
 impl Policy {
-    /// By a namespace's labels; `label` looks one up by its name behind the domain. What is misspelt counts as the strictest
-    /// standard where it is enforced, and as the laxest elsewhere.
+    /// From a namespace's labels; `label` looks one up by its name after the domain. Invalid values count as the strictest standard
+    /// for `enforce`, and as the laxest for the others.
     pub fn of_labels<'a>(defaults: &Policy, label: impl Fn(&str) -> Option<&'a str>) -> (Policy, Vec<LabelError>) {
         let (mut policy, mut errors) = (*defaults, Vec::new());
         let mut note = |name: &str, value: &str, why: StandardError| {
@@ -55,7 +55,7 @@ impl Policy {
                 });
             }
         }
-        // Who enforces wants to be warned of as much.
+        // `warn` defaults to what is enforced.
         let enforces = label("enforce").is_some_and(|text| text.parse::<Level>().is_ok());
         if enforces && label("warn").is_none() && policy.enforce.level > policy.warn.level {
             policy.warn = policy.enforce;
@@ -65,10 +65,11 @@ impl Policy {
 }
 
 impl PodSecurity {
-    /// From upstream's `PodSecurityConfiguration` (pod-security.admission.config.k8s.io/v1).
+    /// Reads upstream's `PodSecurityConfiguration` (pod-security.admission.config.k8s.io/v1).
     ///
     /// # Errors
-    /// A default is no standard, or an exemption no name.
+    ///
+    /// A default is not a valid standard, or an exemption not a valid name.
     pub fn from_json(value: &Value) -> Result<PodSecurity, FieldError> {
         let text = |name: &str| value["defaults"][name].as_str().filter(|text| !text.is_empty());
         let (defaults, errors) = Policy::of_labels(&Policy::default(), text);
@@ -96,7 +97,7 @@ impl PodSecurity {
         })
     }
 
-    /// What someone is spared for, if he is. "" is nobody.
+    /// Why a request is exempt, if it is. An empty user is never exempt.
     pub(super) fn exempts(&self, namespace: &str, user: &str, runtime_class: &str) -> Option<&'static str> {
         let lists = [
             (&self.namespaces, namespace, "namespace"),

@@ -1,5 +1,5 @@
-//! PodSecurity: holds Pods to the standards that their namespaces demand by label. What is enforced is refused; what is audited
-//! is noted; what is warned of is told, also to who writes a workload that would make such Pods.
+//! PodSecurity: holds Pods to the standards that their namespaces' labels require. `enforce` refuses, `audit` annotates, `warn`
+//! warns, also the author of a workload that would create such Pods.
 //! <https://kubernetes.io/docs/concepts/security/pod-security-admission/>
 
 use futures::future::BoxFuture;
@@ -22,7 +22,7 @@ use standards::{Level, Standard, violations};
 use violation::{Pod, Violation};
 
 const DOMAIN: &str = "pod-security.kubernetes.io";
-/// So many Pods of a namespace are looked at when its label changes.
+/// At most this many Pods of a namespace are checked when its label changes.
 const MOST_PODS: usize = 3000;
 
 pub(super) fn concerns(review: &Review<'_>) -> bool {
@@ -35,7 +35,7 @@ pub(super) fn validate<'a>(review: &'a Review<'_>, object: &'a Object) -> BoxFut
     Box::pin(async move {
         let own_users = template_of(review, object).unwrap_or(&object.0)["spec"]["hostUsers"] == false;
         if own_users || (review.is_about("Namespace") && review.operation == Operation::Update) {
-            // All nodes that there are, and all Pods that were let in, are looked at.
+            // All existing nodes and all admitted Pods are considered.
             review.server.cache.fresh().await?;
         }
         decide(review, object)
@@ -57,20 +57,20 @@ fn decide(review: &Review<'_>, object: &Object) -> Result<(), Status> {
     }
 }
 
-/// What a workload makes Pods of.
+/// The Pod template of a workload.
 fn template_of<'a>(review: &Review<'_>, object: &'a Object) -> Option<&'a Value> {
     let (_, path) = TEMPLATES.iter().find(|(kind, _)| *kind == review.call.kind.built_in())?;
     object.at(path).filter(|template| template["spec"].is_object())
 }
 
 fn judged<'a>(review: &Review<'_>, pod: &'a Value) -> Pod<'a> {
-    // Nobody else is judged by what nodes can do, and there may be thousands.
+    // Other Pods do not depend on what nodes support, and there may be thousands of nodes.
     let users_are_enforced = pod["spec"]["hostUsers"] == false && users_are_enforced(review);
     Pod { metadata: &pod["metadata"], spec: &pod["spec"], users_are_enforced }
 }
 
-/// Whether every node that a Pod may come to declares that it gives Pods users of their own; where there is none yet, nobody
-/// knows. Upstream trusts all from 1.35 on.
+/// Whether every node that may run a Pod declares support for user namespaces; false while there is no such node. Upstream assumes
+/// it from 1.35 on.
 fn users_are_enforced(review: &Review<'_>) -> bool {
     let declares = |node: &Object| {
         let handlers = node.0["status"]["runtimeHandlers"].as_array().into_iter().flatten();
@@ -81,7 +81,7 @@ fn users_are_enforced(review: &Review<'_>) -> bool {
     !nodes.is_empty() && nodes.iter().all(declares)
 }
 
-/// Whether an update changes something that checks look at: images and seccomp annotations, and ephemeral containers.
+/// Whether an update changes something that is checked: images, seccomp annotations, ephemeral containers.
 fn is_significant(new: &Object, old: &Object) -> bool {
     let images = |pod: &Object| -> Vec<(String, Value)> {
         let lists = ["containers", "initContainers", "ephemeralContainers"];
@@ -137,7 +137,7 @@ fn details(violations: &[Violation]) -> String {
     each.join(", ")
 }
 
-/// Labels must mean something; a stricter standard is held against the Pods that are there already.
+/// Labels must be valid; a stricter standard is checked against existing Pods.
 fn namespace(review: &Review<'_>, new: &Object) -> Result<(), Status> {
     let config = &review.server.config.pod_security;
     let of = |object: &Object| Policy::of_labels(&config.defaults, |name| object.label(&format!("{DOMAIN}/{name}")));
@@ -162,11 +162,11 @@ fn namespace(review: &Review<'_>, new: &Object) -> Result<(), Status> {
     Ok(())
 }
 
-/// What there is to say of a namespace's Pods under a new standard.
+/// Warnings about a namespace's Pods under a new standard.
 fn existing(review: &Review<'_>, namespace: &str, standard: Standard) -> Vec<String> {
     let config = &review.server.config.pod_security;
     let pods = review.list("pods", Some(namespace));
-    // Reasons, each with the first Pod of its kind and how many there are. Pods come in the order of their names.
+    // Reasons, each with the first Pod and their number. Pods are ordered by name.
     let mut found: Vec<(String, String, usize)> = Vec::new();
     for pod in pods.iter().take(MOST_PODS) {
         let runtime_class = pod.0["spec"]["runtimeClassName"].as_str().unwrap_or("");

@@ -1,4 +1,4 @@
-//! The checks of the restricted level: what hardens a Pod must be asked for.
+//! The checks of the restricted level: hardening that a Pod must request.
 
 use serde_json::Value;
 
@@ -14,7 +14,7 @@ pub(super) fn escalation(pod: Pod<'_>) -> Option<Violation> {
         violation("allowPrivilegeEscalation != false", format!("{} {must}", containers(&bad)))
     }
 }
-/// Where Windows knows no such thing, nothing is asked of its Pods.
+/// Windows has no such setting, so its Pods are exempt.
 pub(super) fn escalation_25(pod: Pod<'_>) -> Option<Violation> {
     if pod.is_windows() { None } else { escalation(pod) }
 }
@@ -74,7 +74,7 @@ pub(super) fn non_root(pod: Pod<'_>) -> Option<Violation> {
         }
     }
 }
-/// Root of a user namespace of its own is not the host's.
+/// Root in a user namespace is not the host's root.
 pub(super) fn non_root_35(pod: Pod<'_>) -> Option<Violation> {
     if pod.has_own_users() { None } else { non_root(pod) }
 }

@@ -37,7 +37,7 @@ impl FromStr for Level {
     }
 }
 
-/// The minor version of Kubernetes whose checks count: of `v1.30` it is 30.
+/// The minor version of Kubernetes whose checks apply: 30 for `v1.30`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Version {
     #[default]
@@ -56,7 +56,7 @@ impl FromStr for Version {
     }
 }
 
-/// What a namespace demands: `restricted:latest`.
+/// What a namespace requires: `restricted:latest`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Standard {
     pub level: Level,
@@ -84,13 +84,13 @@ pub(super) struct Check {
     /// Upstream's name.
     pub id: &'static str,
     pub level: Level,
-    /// From which minor version on which function checks, oldest first.
+    /// The function by the minor version from which it applies, oldest first.
     pub versions: &'static [(u32, CheckFn)],
-    /// The check of the level below that this one is stricter than.
+    /// The check of the level below that this one supersedes.
     pub instead_of: &'static str,
 }
 
-/// The table: by level, then by name, the order in which violations are told.
+/// The table: by level, then by name, the order in which violations are reported.
 #[rustfmt::skip]
 static CHECKS: &[Check] = &[
     Check { id: "appArmorProfile", level: Level::Baseline, versions: &[(0, baseline::app_armor)], instead_of: "" },
@@ -115,7 +115,7 @@ static CHECKS: &[Check] = &[
 ];
 
 impl Check {
-    /// The function of a version; none where the check is younger.
+    /// The function for a version; `None` if the check is newer.
     fn at(&self, version: Version) -> Option<CheckFn> {
         let in_force = |since: u32| match version {
             Version::Latest => true,
@@ -125,7 +125,7 @@ impl Check {
     }
 }
 
-/// All that a Pod does that a standard forbids.
+/// All violations of a standard by a Pod.
 pub(crate) fn violations(standard: Standard, pod: Pod<'_>) -> Vec<Violation> {
     let in_force: Vec<(&Check, CheckFn)> = CHECKS
         .iter()

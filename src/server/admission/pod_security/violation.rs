@@ -1,4 +1,4 @@
-//! What a check sees of a Pod, and how it words what it has against one.
+//! What a check sees of a Pod, and how it words a violation.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 pub(crate) struct Pod<'a> {
     pub metadata: &'a Value,
     pub spec: &'a Value,
-    /// Every node declares that it can give a Pod users of its own; and one that cannot refuses the Pod.
+    /// Every node declares support for user namespaces, and one without it refuses the Pod.
     pub users_are_enforced: bool,
 }
 
@@ -23,20 +23,20 @@ impl<'a> Pod<'a> {
     pub fn is_windows(self) -> bool {
         self.spec["os"]["name"] == "windows"
     }
-    /// Whether its root is none of the host, wherever it runs.
+    /// Whether its root is never the host's root, wherever it runs.
     pub fn has_own_users(self) -> bool {
         self.spec["hostUsers"] == false && self.users_are_enforced
     }
 }
 
-/// What a check has against a Pod.
+/// What a check finds wrong with a Pod.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Violation {
     pub reason: String,
     pub detail: String,
 }
 
-/// Whose fault it is: `container "a" ...`, `containers "a", "b" ...`.
+/// The subject of a violation: `container "a" ...`, `containers "a", "b" ...`.
 pub(super) fn containers(names: &[&str]) -> String {
     format!("{} {}", plural(names.len(), "container"), quoted(names))
 }
@@ -56,15 +56,15 @@ pub(super) fn name(container: &Value) -> &str {
     container["name"].as_str().unwrap_or("")
 }
 
-/// Sorted, each once.
+/// Sorted, without duplicates.
 pub(super) fn sorted<T: Ord>(mut items: Vec<T>) -> Vec<T> {
     items.sort();
     items.dedup();
     items
 }
 
-/// The Pod and its containers whose security context is found bad: `pod`, `container "a"`, both joined by ` and `; empty if
-/// there is none. Called with each security context, the Pod's first.
+/// The Pod and its containers whose security context is bad: `pod`, `container "a"`, both joined by ` and `; empty if none is.
+/// Called with each security context, the Pod's first.
 pub(super) fn setters(pod: Pod<'_>, mut is_bad: impl FnMut(&Value) -> bool) -> String {
     let mut all = Vec::new();
     if is_bad(&pod.spec["securityContext"]) {
@@ -77,7 +77,7 @@ pub(super) fn setters(pod: Pod<'_>, mut is_bad: impl FnMut(&Value) -> bool) -> S
     all.join(" and ")
 }
 
-/// The names of the containers that are found bad.
+/// The names of the bad containers.
 pub(super) fn bad<'a>(pod: Pod<'a>, mut is_bad: impl FnMut(&'a Value) -> bool) -> Vec<&'a str> {
     pod.containers().filter(|container| is_bad(container)).map(name).collect()
 }

@@ -1,4 +1,4 @@
-//! ValidatingAdmissionPolicy: rules of the cluster's own, in CEL, bound to what they are about and to parameters.
+//! ValidatingAdmissionPolicy: the cluster's own rules in CEL, bound to resources and parameters.
 //! <https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/>
 
 use futures::future::BoxFuture;
@@ -25,7 +25,7 @@ use values::Seen;
 const POLICIES: &str = "validatingadmissionpolicies";
 const BINDINGS: &str = "validatingadmissionpolicybindings";
 const FAILURES: &str = "validation.policy.admission.k8s.io/validation_failure";
-/// Upstream's limit of a message that an expression makes.
+/// Upstream's limit for a message from an expression.
 const LONGEST_MESSAGE: usize = 5 * 1024;
 
 /// Why an expression has no value, in upstream's words.
@@ -33,33 +33,33 @@ const LONGEST_MESSAGE: usize = 5 * 1024;
 pub(super) enum ExpressionError {
     #[error("compilation error: {0}")]
     Compile(CompileError),
-    /// Of an expression of a policy, which is named.
+    /// In an expression of a policy, which is named.
     #[error("expression '{text}' resulted in error: compilation error: {why}")]
     CompileOf { text: String, why: CompileError },
     #[error("expression '{text}' resulted in error: {why}")]
     Evaluate { text: String, why: cel::Error },
-    /// What one object may cost is spent.
+    /// The cost budget of one object is exhausted.
     #[error("validation failed due to running out of cost budget, no further validation rules will be run")]
     Budget,
 }
 
-/// Conditions of which it cannot be found out whether they hold: why, of each.
+/// Conditions that could not be evaluated, with the error of each.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", .0.iter().map(ExpressionError::to_string).collect::<Vec<_>>().join(", "))]
 pub(super) struct Undecided(Vec<ExpressionError>);
 
-/// What one policy with one binding has against a request.
+/// What one policy with one binding finds in a request.
 struct Finding {
     policy: String,
     binding: String,
-    /// Which of its validations; none where it could not be asked.
+    /// The failed validation; `None` if the policy could not be evaluated.
     index: Option<usize>,
     message: String,
     reason: String,
     actions: Vec<String>,
 }
 
-/// Reviews are beyond policies, as upstream has it: who may do what must be answered whatever they say.
+/// Reviews are exempt from policies, as upstream: access questions must be answered in any case.
 pub(super) fn concerns(review: &Review<'_>) -> bool {
     let is_review = matches!(review.call.kind.storage, Storage::Nowhere);
     !is_review && !matching::is_exempt(review) && review.exists(POLICIES, None)
@@ -67,7 +67,7 @@ pub(super) fn concerns(review: &Review<'_>) -> bool {
 
 pub(super) fn validate<'a>(review: &'a Review<'_>, object: &'a Object) -> BoxFuture<'a, Result<(), Status>> {
     Box::pin(async move {
-        // Parameters count as they were acknowledged.
+        // Parameters are read as they were acknowledged.
         review.server.cache.fresh().await?;
         let findings = paced(review, |pace| decide(review, object, pace)).await?;
         report(review, object, &findings)
@@ -92,7 +92,7 @@ async fn decide(review: &Review<'_>, object: &Object, mut pace: Pace) -> Result<
     Ok(findings)
 }
 
-/// A policy with a binding, about a request.
+/// A policy with a binding, and a request.
 struct Case<'a> {
     review: &'a Review<'a>,
     object: &'a Object,
@@ -114,11 +114,11 @@ impl Case<'_> {
         }
     }
 
-    /// What follows where something could not be found out: a refusal, unless the policy says otherwise.
+    /// The result if something could not be evaluated: a refusal, unless the policy says otherwise.
     fn trouble(&self, index: Option<usize>, why: impl std::fmt::Display) -> Vec<Finding> {
         match self.policy.0["spec"]["failurePolicy"].as_str() {
             Some("Ignore") => Vec::new(),
-            // Nobody binds a failure away: it is denied whatever the actions.
+            // A binding's actions cannot soften a failure: it is denied whatever they are.
             _ => vec![Finding { actions: vec!["Deny".into()], ..self.finding(index, why.to_string(), "") }],
         }
     }
@@ -152,12 +152,12 @@ impl Case<'_> {
     }
 }
 
-/// A case with one set of parameters.
+/// A case with one parameter object.
 struct Evaluation<'a> {
     case: &'a Case<'a>,
     policy: &'a Policy,
     seen: Seen,
-    /// Its variables are paid for out of it, too.
+    /// Its variables draw on it, too.
     budget: SharedBudget,
 }
 
@@ -204,7 +204,7 @@ impl Evaluation<'_> {
         findings
     }
 
-    /// What to tell of a validation that failed.
+    /// The message for a failed validation.
     fn message(&self, validation: &Validation) -> String {
         if let Some(expression) = &validation.message_expression
             && let Ok(Value::String(text)) = self.value(expression)
@@ -237,7 +237,7 @@ fn holds(
     if troubles.is_empty() { Ok(true) } else { Err(Undecided(troubles)) }
 }
 
-/// Refuses, warns and notes, as the bindings say.
+/// Refuses, warns and audits, as the bindings say.
 fn report(review: &Review<'_>, object: &Object, findings: &[Finding]) -> Result<(), Status> {
     let with =
         |action: &'static str| findings.iter().filter(move |finding| finding.actions.iter().any(|a| a == action));

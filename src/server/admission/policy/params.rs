@@ -1,4 +1,4 @@
-//! The parameters of a policy: the objects that a binding names.
+//! The parameters of a policy: the objects that a binding refers to.
 
 use std::sync::Arc;
 
@@ -7,20 +7,20 @@ use crate::cache::item::Item;
 use podwright_api::selector::LabelSelector;
 use podwright_api::{Kind, Object, Status};
 
-/// Why a policy has no parameters, in upstream's words: a mistake of the policy's or the binding's author.
+/// Why a policy has no parameters, in upstream's words: an error of its or the binding's author.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ParamsError {
     #[error("paramKind kind `{api_version}, Kind={kind}` not known")]
     UnknownKind { api_version: String, kind: String },
-    /// There is a namespace, and the kind has none.
+    /// A namespace is given, but the kind is cluster-scoped.
     #[error("paramRef.namespace must not be provided for a cluster-scoped `paramKind`")]
     Namespace,
-    /// There is no namespace, and the kind has one.
+    /// No namespace is given, but the kind is namespaced.
     #[error("cannot use namespaced paramRef in policy with cluster-scoped resource")]
     NoNamespace,
     #[error("{}", .0.message)]
     Selector(Status),
-    /// There are none, and the binding does not allow that.
+    /// None was found, and the binding does not allow that.
     #[error("no params found for policy binding with `Deny` parameterNotFoundAction")]
     NotFound,
 }

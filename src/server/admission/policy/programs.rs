@@ -1,4 +1,4 @@
-//! Compiled expressions, kept from one request to the next.
+//! A cache of compiled expressions.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -7,7 +7,7 @@ use podwright_api::Object;
 use podwright_api::cel::Type;
 use podwright_api::policy::{Expression, Known, Policy, conditions};
 
-/// By the uid of what they stand in, as of one revision of it.
+/// By the uid of the object that contains them, at one revision of it.
 #[derive(Default)]
 pub(crate) struct Programs {
     policies: Mutex<Kept<Policy>>,
@@ -18,7 +18,7 @@ pub(crate) struct Programs {
 pub(crate) type Conditions = Vec<(String, Expression)>;
 type Kept<T> = HashMap<String, (String, Arc<T>)>;
 
-/// So many are kept; one more, and all are compiled anew when they are needed.
+/// The most that are kept; beyond that the cache is emptied.
 const MOST: usize = 1024;
 
 fn lock<T>(kept: &Mutex<Kept<T>>) -> MutexGuard<'_, Kept<T>> {

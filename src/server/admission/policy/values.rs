@@ -14,10 +14,10 @@ use podwright_api::cel::{Error, Host, SharedBudget, Value, Variables};
 use podwright_api::policy::Policy;
 use podwright_api::{Kind, Object, User};
 
-/// What an authorizer's answer costs.
+/// The cost of an authorizer check.
 const CHECK_COST: u64 = 350_000;
 
-/// The values of one request, in the version that a rule names.
+/// The values of one request, in the version that a rule matches.
 #[derive(Clone, Debug)]
 pub(in crate::admission) struct Seen(Vec<(&'static str, Value)>);
 
@@ -56,7 +56,7 @@ impl Seen {
         ])
     }
 
-    /// With these parameters, and the variables of a policy.
+    /// Adds the parameters and a policy's variables.
     pub fn with(&self, params: Value, policy: &Arc<Policy>, budget: &SharedBudget) -> Seen {
         let mut all = self.0.clone();
         all.push(("params", params));
@@ -73,7 +73,7 @@ impl Variables for Seen {
     }
 }
 
-/// A policy's variables: each is computed when it is first named, and paid for out of what the policy's expressions have.
+/// A policy's variables: each is computed on first use, and charged to the policy's budget.
 #[derive(Clone)]
 struct Lazy {
     policy: Arc<Policy>,
@@ -95,7 +95,7 @@ impl Lazy {
             Ok(program) => program,
             Err(why) => return Some(Err(Error::new(format!("compilation error: {why}")))),
         };
-        // A variable names only those before it, so this ends.
+        // A variable refers only to earlier ones, so this ends.
         let mut all = self.seen.0.clone();
         all.push(("variables", Value::Host(Arc::new(self.clone()))));
         let value = self.budget.spend(|own| program.evaluate(&Seen(all), own));
@@ -118,8 +118,7 @@ impl Host for Lazy {
     }
 }
 
-/// `authorizer`, and what its methods lead to.
-/// <https://kubernetes.io/docs/reference/using-api/cel/#kubernetes-authorizer-library>
+/// `authorizer` and the values of its methods. <https://kubernetes.io/docs/reference/using-api/cel/#kubernetes-authorizer-library>
 #[derive(Clone)]
 struct AuthorizerValue {
     authorizer: Arc<Authorizer>,
@@ -129,12 +128,12 @@ struct AuthorizerValue {
 
 #[derive(Clone)]
 enum About {
-    /// Nothing yet. The request's own resource is at hand.
+    /// Nothing selected yet; holds the request's own resource.
     Anything(Resource),
     Path(String),
     Group(String),
     Resource(Resource),
-    /// The answer, and what there is to say of it.
+    /// The decision and its reason.
     Answer(bool, String),
 }
 
@@ -194,7 +193,7 @@ impl Host for AuthorizerValue {
         }
     }
 
-    /// As upstream's: asking costs much. What the question has of texts so far is copied at each step.
+    /// As upstream: checks are expensive. Each step copies the strings collected so far.
     fn cost(&self, name: &str) -> u64 {
         let asked = match &self.about {
             About::Anything(of) | About::Resource(of) => of.length(),

@@ -1,4 +1,4 @@
-//! AdmissionReview: the question that a webhook is asked, and what its answer means.
+//! AdmissionReview: the request to a webhook, and what its answer means.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -9,17 +9,17 @@ use crate::versions;
 use crate::write_scope::{part_of, prepare};
 use podwright_api::{Cause, FieldValidation, Kind, Object, Status, patch, status};
 
-/// One question.
+/// One request.
 pub(super) struct Exchange {
     /// The AdmissionReview that is sent.
     pub document: Value,
-    /// The version of the objects in it.
+    /// The version of its objects.
     version: &'static Kind,
     uid: String,
     mutating: bool,
 }
 
-/// The call of a webhook has failed, in upstream's words.
+/// A webhook call failed, in upstream's words.
 #[derive(Debug, thiserror::Error)]
 #[error("failed calling webhook \"{name}\": {why}")]
 pub(super) struct WebhookError<'a> {
@@ -27,10 +27,10 @@ pub(super) struct WebhookError<'a> {
     pub why: AnswerError,
 }
 
-/// Why there is no answer that counts.
+/// Why there is no valid answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AnswerError {
-    /// It could not be asked, or its answer not be read.
+    /// The call failed, or the answer could not be read.
     #[error("failed to call webhook: {0:#}")]
     Unanswered(anyhow::Error),
     #[error("received invalid webhook response: {0}")]
@@ -43,7 +43,7 @@ pub(super) enum AnswerError {
     Patch(serde_json::Error),
 }
 
-/// Why a document is no answer to a question.
+/// Why a document does not answer a request.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ResponseError {
     #[error("webhook response was absent")]
@@ -51,16 +51,16 @@ pub(crate) enum ResponseError {
     /// It is of another kind or version; both as upstream writes them.
     #[error("expected webhook response of {expected}, got {got}")]
     Kind { expected: String, got: String },
-    /// It answers another question.
+    /// It answers another request.
     #[error("expected response.uid={expected:?}, got {got:?}")]
     Uid { expected: String, got: String },
-    /// It has a patch, and does not say of which type.
+    /// It has a patch without a type.
     #[error("webhook returned response.patch but not response.patchType")]
     NoPatchType,
-    /// It has the type of a patch, and no patch.
+    /// It has a patch type without a patch.
     #[error("webhook returned response.patchType but not response.patch")]
     NoPatch,
-    /// It has what no validating webhook may have.
+    /// It has what a validating webhook may not have.
     #[error("validating webhook may not return response.{0}")]
     Mutates(&'static str),
 }
@@ -79,7 +79,7 @@ impl Exchange {
         let uid = request["uid"].as_str().unwrap_or("").to_owned();
         request["object"] = new;
         request["oldObject"] = old;
-        // The first that both know.
+        // The first version that both support.
         let versions = hook["admissionReviewVersions"].as_array().into_iter().flatten().filter_map(Value::as_str);
         let spoken = versions.into_iter().find(|version| matches!(*version, "v1" | "v1beta1")).unwrap_or("v1");
         let api_version = format!("admission.k8s.io/{spoken}");
@@ -91,17 +91,17 @@ impl Exchange {
         self.mutating
     }
 
-    /// What audit annotations call it.
+    /// The phase, as audit annotations name it.
     pub fn phase(&self) -> &'static str {
         if self.mutating { "mutation" } else { "validation" }
     }
 
-    /// The `response` of an answer, if it is one to this question.
+    /// The `response` of an answer, if it is valid for this request.
     pub fn read(&self, answer: Value) -> Result<Value, ResponseError> {
         response_of(answer, &self.document["apiVersion"], &self.uid, self.mutating)
     }
 
-    /// The patch that an answer has, not read yet; `None` where it has none.
+    /// The patch of an answer, not parsed yet; `None` if it has none.
     pub fn patch_of(&self, review: &Review<'_>, name: &str, response: &Value) -> Result<Option<Vec<u8>>, Status> {
         let Some(encoded) = response["patch"].as_str().filter(|patch| !patch.is_empty()) else { return Ok(None) };
         if review.operation == Operation::Delete {
@@ -116,13 +116,13 @@ impl Exchange {
         STANDARD.decode(encoded).map(Some).map_err(|why| trouble(AnswerError::PatchEncoding(why)))
     }
 
-    /// The object as a patch changes it.
+    /// The object with a patch applied.
     pub fn patched(&self, review: &Review<'_>, name: &str, patch: &[u8], object: &Object) -> Result<Object, Status> {
         let trouble = |why: AnswerError| Status::internal(WebhookError { name, why });
         let operations: Value = serde_json::from_slice(patch).map_err(|why| trouble(AnswerError::Patch(why)))?;
         if !request::is_whole(review) {
             let patched = patch::json(&object.0, &operations).map_err(Status::internal)?;
-            // Nobody reads the options of a connection again.
+            // Connection options are not read again.
             if review.operation == Operation::Connect {
                 return Ok(Object(patched));
             }
@@ -138,7 +138,7 @@ impl Exchange {
         }
         let mut new = versions::stored_of(self.version, decoded);
         (review.call.kind.strategy.default)(&mut new);
-        // Who manages what is the server's to note.
+        // `managedFields` are for the server to write.
         new.set_meta("managedFields", object.0["metadata"].get("managedFields").cloned());
         if let Some(old) = review.old {
             prepare(review.call, part_of(review.call)?, &mut new, old);
@@ -147,7 +147,7 @@ impl Exchange {
     }
 }
 
-/// The `response` of an AdmissionReview of version `wanted` that answers the question `uid`.
+/// The `response` of an AdmissionReview of version `wanted` for the request `uid`.
 pub(crate) fn response_of(
     mut answer: Value,
     wanted: &Value,
@@ -184,7 +184,7 @@ pub(crate) fn response_of(
     }
 }
 
-/// Notes the warnings and the audit annotations of an answer.
+/// Records the warnings and audit annotations of an answer.
 pub(super) fn take_notes(review: &Review<'_>, name: &str, response: &Value) {
     for warning in response["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         review.call.notes.warn(warning);
@@ -194,7 +194,7 @@ pub(super) fn take_notes(review: &Review<'_>, name: &str, response: &Value) {
     }
 }
 
-/// The refusal that an answer is, if it is one.
+/// The refusal in an answer, if it is one.
 pub(super) fn refusal(name: &str, response: &Value) -> Option<Status> {
     if response["allowed"] == true {
         return None;

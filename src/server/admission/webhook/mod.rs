@@ -1,4 +1,4 @@
-//! MutatingAdmissionWebhook and ValidatingAdmissionWebhook: programs elsewhere are asked about writes, and may change them.
+//! MutatingAdmissionWebhook and ValidatingAdmissionWebhook: external programs review writes, and may change them.
 //! <https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/>
 
 use std::sync::Arc;
@@ -24,10 +24,10 @@ const VALIDATING: &str = "validatingwebhookconfigurations";
 
 /// One webhook of a configuration.
 struct Hook {
-    /// Tells it from all others.
+    /// Identifies it.
     key: String,
     spec: Value,
-    /// The conditions of all webhooks of the configuration, and which of them it is.
+    /// The conditions of all webhooks of the configuration, and the index of this one.
     conditions: (Arc<Vec<Conditions>>, usize),
 }
 
@@ -37,12 +37,12 @@ impl Hook {
     }
 }
 
-/// Whether there are webhooks that may be asked.
+/// Whether any webhooks are configured.
 pub(super) fn concerns(review: &Review<'_>) -> bool {
     !matching::is_exempt(review) && [MUTATING, VALIDATING].iter().any(|resource| review.exists(resource, None))
 }
 
-/// All webhooks, in the order of their configurations' names and within these.
+/// All webhooks, in the order of their configurations' names and their order there.
 fn hooks(review: &Review<'_>, resource: &str) -> Vec<Hook> {
     let mut all = Vec::new();
     for mut configuration in review.list(resource, None) {
@@ -57,26 +57,25 @@ fn hooks(review: &Review<'_>, resource: &str) -> Vec<Hook> {
     all
 }
 
-/// What the mutating webhooks have done so far: who was asked, and who is to be asked again.
+/// The state of mutation: which webhooks were called, and which to call again.
 #[derive(Default)]
 pub(super) struct Rounds {
     invoked: Vec<String>,
     again: Vec<String>,
-    /// The object as the last of them left it.
+    /// The object after the last of them.
     left: Option<Object>,
     second: bool,
 }
 
 impl Rounds {
-    /// Whether all plugins shall look at the object once more. It begins their second round.
+    /// Whether all plugins must run once more. Starts their second round.
     pub fn begin_second(&mut self) -> bool {
         self.second = self.left.is_some();
         self.second
     }
 }
 
-/// Asks the mutating webhooks one after the other. Who wants to see what later ones changed is asked once more in the second
-/// round.
+/// Calls the mutating webhooks one after the other. Those that want to see later changes are called again in the second round.
 pub(super) async fn mutate(review: &Review<'_>, rounds: &mut Rounds, object: &mut Object) -> Result<(), Status> {
     let hooks = hooks(review, MUTATING);
     if rounds.second && rounds.left.as_ref() != Some(object) {
@@ -104,7 +103,7 @@ pub(super) async fn mutate(review: &Review<'_>, rounds: &mut Rounds, object: &mu
     Ok(())
 }
 
-/// The object as an answer changes it, in the turn of the request's user.
+/// The object with an answer's patch applied, within the turn of the request's user.
 async fn patched(
     review: &Review<'_>,
     hook: &Hook,
@@ -120,7 +119,7 @@ async fn patched(
     large.run(user, size.bytes, work).await.map(Some)
 }
 
-/// Asks the validating webhooks, all at once.
+/// Calls the validating webhooks, all at once.
 pub(super) fn validate<'a>(review: &'a Review<'_>, object: &'a Object) -> BoxFuture<'a, Result<(), Status>> {
     Box::pin(async move {
         let hooks = hooks(review, VALIDATING);
@@ -158,7 +157,7 @@ async fn relevant(
     Ok(Some(Exchange::new(review, version, object, &hook.spec, mutating)))
 }
 
-/// Asks a webhook. `None` where it could not be asked and that is all right; a refusal is an error.
+/// Calls a webhook. `None` if it failed and its failure policy ignores that; a refusal is an error.
 fn answered<'a>(
     review: &'a Review<'_>,
     hook: &'a Hook,

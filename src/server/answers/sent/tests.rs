@@ -1,4 +1,4 @@
-//! What becomes of answers that are sent, and of those that nobody reads.
+//! Response bodies that are sent, and those that clients do not read.
 
 use super::super::Answers;
 use super::*;
@@ -36,7 +36,7 @@ async fn an_answer_goes_out_in_pieces_and_is_dropped_when_it_is_left_unread() {
     let mut sizes = Vec::new();
     while let Some(frame) = read.frame().await {
         sizes.push(frame.unwrap().into_data().unwrap().len());
-        // Who is slow, and reads, gets everything.
+        // A slow client that reads gets everything.
         tokio::time::sleep(stalled / 2).await;
     }
     assert_eq!((sizes, taken()), (vec![PIECE, PIECE, PIECE, 1], 0));
@@ -50,7 +50,7 @@ async fn an_answer_goes_out_in_pieces_and_is_dropped_when_it_is_left_unread() {
     tokio::time::sleep(stalled * 2).await;
     assert!(!end.is_cancelled(), "his connection goes on once it is rid of it");
 
-    // Who waits for news is not slow.
+    // Waiting for news is not slow.
     let (news, coming) = tokio::sync::oneshot::channel::<()>();
     let frame = futures::stream::once(async {
         let _ = coming.await;
@@ -65,7 +65,7 @@ async fn an_answer_goes_out_in_pieces_and_is_dropped_when_it_is_left_unread() {
     assert!(!end.is_cancelled());
 }
 
-/// A connection keeps what its client does not take, also of an answer that is whole, or waits for news.
+/// A connection keeps what its client does not read, also of a response that is complete, or waits for news.
 #[tokio::test(start_paused = true)]
 async fn a_connection_ends_that_is_not_rid_of_much_that_it_was_handed_and_goes_on_with_little() {
     let stalled = Duration::from_secs(60);
@@ -94,7 +94,7 @@ async fn a_connection_ends_that_is_not_rid_of_much_that_it_was_handed_and_goes_o
     more(&mut stuck, STUCK).await;
     tokio::time::sleep(stalled * 10).await;
     assert!(!end.is_cancelled());
-    // Some are taken at last.
+    // Some are read at last.
     stuck.truncate(4);
     tokio::time::sleep(stalled).await;
     more(&mut stuck, STUCK).await;
@@ -120,7 +120,7 @@ async fn a_connection_ends_that_is_not_rid_of_much_that_it_was_handed_and_goes_o
     assert!(!end.is_cancelled(), "what was taken is no reason");
 }
 
-/// An answer whose first piece lies at its connection.
+/// A response whose first piece the connection holds.
 async fn left(answers: &Arc<Answers>, name: &str, bytes: usize, patience: &Patience) -> (HttpBody, Frame<Bytes>) {
     let room = Arc::new(answers.try_enter(&user(name), bytes).unwrap());
     let mut body = sent(reply::full(vec![b'x'; bytes]), Some(room), Some(patience.clone()));
@@ -141,13 +141,13 @@ async fn what_lies_at_a_connection_is_on_its_readers_account() {
     assert_eq!(taken(), PIECE);
     drop(piece);
     assert_eq!(taken(), 0);
-    // One that is whole, and has gone.
+    // One that is complete and gone.
     let (short, piece) = left(&answers, "a", 100, &patience).await;
     drop(short);
     assert_eq!(taken(), 100);
     drop(piece);
     assert_eq!(taken(), 0);
-    // One that is told bit by bit has no room before it is left unread.
+    // A streamed one has no room before it is left unread.
     let news = futures::stream::once(async { Ok::<_, BodyError>(Frame::data(Bytes::from_static(b"news"))) });
     let body = http_body_util::StreamBody::new(futures::StreamExt::chain(news, nothing())).boxed_unsync();
     let mut watch = sent(body, Some(Arc::new(answers.none_yet(&user("a")))), Some(patience.clone()));
@@ -169,7 +169,7 @@ async fn a_connection_of_which_nothing_else_is_left_ends() {
     assert!(!end.is_cancelled(), "something is asked there");
     drop(other);
     for _ in 0..30 {
-        // Who asks now and then has nothing else there in the meantime.
+        // Occasional requests leave nothing else open in the meantime.
         tokio::time::sleep(STALLED / 3).await;
         drop(patience.open());
     }
@@ -203,7 +203,7 @@ async fn what_is_stuck_gives_way_when_its_room_is_wanted() {
     assert!(answers.try_enter(&user("few"), 2 * PIECE).is_none());
     assert!(few.1.is_cancelled(), "who wants more than he may have gives way himself");
     drop(little);
-    // What was taken at last is no reason.
+    // What was read at last does not count.
     let (patience, end) = connection();
     let _other = patience.open();
     much = left(&answers, "many", PIECE, &patience).await;
@@ -214,7 +214,7 @@ async fn what_is_stuck_gives_way_when_its_room_is_wanted() {
     drop(again);
 }
 
-/// Who reads much, and has left one answer somewhere, is not he who does not read.
+/// A client that reads much, and left one response unread somewhere, does not count as one that does not read.
 #[tokio::test(start_paused = true)]
 async fn of_two_the_one_gives_way_of_whom_more_is_stuck() {
     let limits = Limits { answers: 8 * PIECE, answers_of_one: 6 * PIECE, queue: 1, ..Limits::default() };
@@ -231,7 +231,7 @@ async fn of_two_the_one_gives_way_of_whom_more_is_stuck() {
     let under_way = answers.try_enter(&user("reads"), 5 * PIECE).expect("there is room for what he reads");
     assert!(answers.try_enter(&user("new"), 3 * PIECE).is_none());
     assert!(left_alone.1.is_cancelled() && !reads.1.is_cancelled());
-    // What is taken at last is stuck no more, also while the rest of its connection is there.
+    // What is read at last is no longer stuck, also while the rest of its connection exists.
     let another = connection();
     let _other = another.0.open();
     drop(much);
@@ -245,7 +245,7 @@ async fn of_two_the_one_gives_way_of_whom_more_is_stuck() {
     assert!(answers.lock().bytes == 0 && answers.lock().users.is_empty());
 }
 
-/// A client that takes a piece every so often, for as long as it gets some: HTTP/1, or HTTP/2.
+/// A client that reads a piece at intervals, for as long as it gets some: HTTP/1, or HTTP/2.
 fn reads(mut body: HttpBody, pause: Duration) -> tokio::task::JoinHandle<bool> {
     tokio::spawn(async move {
         while let Some(frame) = body.frame().await {
@@ -273,7 +273,7 @@ async fn what_is_read_too_slowly_gives_way_when_its_room_is_wanted() {
         };
         let (much, end, _other) = begin("slow", MUCH * 2);
         let much = reads(much, STALLED / 4);
-        // Who reads a piece a second keeps up, and has the rest of the room.
+        // A client that reads a piece a second keeps up, and gets the rest of the room.
         let (fast, fast_end, _another) = begin("fast", MUCH / 4);
         let fast = reads(fast, Duration::from_millis(900));
         tokio::time::sleep(STALLED / 2).await;
@@ -287,7 +287,7 @@ async fn what_is_read_too_slowly_gives_way_when_its_room_is_wanted() {
         assert_eq!(end.is_cancelled(), by_kernel, "a connection of HTTP/2 goes on without it");
         assert!(fast.await.unwrap() && answers.lock().bytes == 0 && answers.lock().users.is_empty());
 
-        // On a slow link everything comes while nobody wants the room, and a fast one is not slow for what it was.
+        // On a slow link everything arrives while nobody needs the room, and a fast one is not slow because of its past.
         let (slow, end, _other) = begin("slow", 48 * PIECE);
         let slow = reads(slow, Duration::from_secs(2));
         tokio::time::sleep(STALLED + Duration::from_secs(1)).await;
@@ -309,7 +309,7 @@ async fn what_is_read_too_slowly_gives_way_when_its_room_is_wanted() {
     }
 }
 
-/// What a watch is behind is its user's, and ends with it.
+/// A watch's backlog counts for its user, and ends with it.
 #[tokio::test(start_paused = true)]
 async fn what_is_told_bit_by_bit_and_read_too_slowly_gives_way_too() {
     let limits = Limits { answers: 100 * PIECE, answers_of_one: 50 * PIECE, queue: 1, ..Limits::default() };
@@ -333,7 +333,7 @@ async fn what_is_told_bit_by_bit_and_read_too_slowly_gives_way_too() {
     }
 }
 
-/// Where the kernel takes care of what stands still, nothing else does; and an answer that has gone leaves the connection alone.
+/// Where the kernel cuts off what stands still, nothing else does; a complete response leaves the connection alone.
 #[tokio::test(start_paused = true)]
 async fn over_http1_what_stands_still_has_its_time() {
     let (answers, end) = (answers(), CancellationToken::new());
@@ -344,7 +344,7 @@ async fn over_http1_what_stands_still_has_its_time() {
     drop(long);
     tokio::time::sleep(STALLED * 10).await;
     assert!(!end.is_cancelled());
-    // What is handed on gives way too, when somebody wants the room.
+    // What is handed on is ended too when room is needed.
     assert!(answers.try_enter(&user("b"), answers.most).is_none() && end.is_cancelled());
     drop(piece);
     assert!(answers.lock().bytes == 0 && answers.lock().users.is_empty());

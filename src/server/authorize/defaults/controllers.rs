@@ -1,4 +1,4 @@
-//! The roles of the controllers: each is `system:controller:<name>`, bound to that ServiceAccount of `kube-system`.
+//! The roles of the controllers: each is `system:controller:<name>`, bound to the ServiceAccount `<name>` in `kube-system`.
 
 use super::roles::{EVENTS, Grant, READ, on};
 

@@ -1,6 +1,6 @@
-//! The roles and bindings that every cluster has, as upstream has them, made and kept complete at every start.
+//! The default roles and bindings of every cluster, as upstream's, created and completed at every start.
 //!
-//! Who annotates one with `rbac.authorization.kubernetes.io/autoupdate: "false"` keeps it as it is.
+//! One annotated with `rbac.authorization.kubernetes.io/autoupdate: "false"` is left alone.
 
 use std::collections::HashSet;
 use std::sync::{Arc, LazyLock};
@@ -26,15 +26,15 @@ use roles::{ClusterRole, Grant, Scoped};
 const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 const BOOTSTRAPPING: (&str, &str) = ("kubernetes.io/bootstrapping", "rbac-defaults");
 const AGGREGATE: &str = "rbac.authorization.k8s.io/aggregate-to-";
-/// How often the defaults are written anew because someone else wrote them meanwhile.
+/// How often the defaults are retried after a conflicting write.
 const ATTEMPTS: usize = 5;
 
-/// What every node may do by itself; see `node`.
+/// What every node may do regardless of its Pods; see `node`.
 pub(super) fn node_rules() -> Vec<Rule> {
     roles::NODE.iter().map(rule).collect()
 }
 
-/// A row of the tables as a rule.
+/// Converts a row of the tables.
 fn rule(grant: &Grant) -> Rule {
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let verbs = words(grant.verbs);
@@ -56,7 +56,7 @@ fn rules(grants: &[Grant]) -> Value {
     grants.iter().map(|grant| serde_json::to_value(rule(grant)).unwrap_or_default()).collect()
 }
 
-/// An object of RBAC as it should be, without what the system adds.
+/// The desired RBAC object, without fields that the system adds.
 struct Wanted {
     kind: &'static Kind,
     object: Object,
@@ -74,7 +74,7 @@ fn wanted(plural: &str, namespace: Option<&str>, name: &str, mut rest: Value) ->
     Ok(Wanted { kind, object: Object(rest) })
 }
 
-/// A subject as the tables write it: `user:x`, `group:x`, `account:namespace/name`.
+/// A subject in the tables' notation: `user:x`, `group:x`, `account:namespace/name`.
 fn subject(text: &str) -> Value {
     let (kind, name) = text.split_once(':').unwrap_or(("user", text));
     match kind {
@@ -96,7 +96,7 @@ fn binding(role_kind: &str, role: &str, subjects: &str) -> Value {
     binding
 }
 
-/// Everything that there should be, made once.
+/// All desired objects, built once.
 static ALL: LazyLock<Result<Vec<Wanted>, Status>> = LazyLock::new(all);
 
 fn all() -> Result<Vec<Wanted>, Status> {
@@ -137,8 +137,8 @@ fn all() -> Result<Vec<Wanted>, Status> {
     Ok(all)
 }
 
-/// Aggregated roles begin with their rules, so that nobody waits for the loop. In the order of the table, which builds
-/// them up: view, edit, admin.
+/// Aggregated roles start with their rules, so that the first requests need not wait for the loop. The table's order builds them
+/// up: view, edit, admin.
 fn fill_aggregated(all: &mut [Wanted]) {
     let rules = |role: &Object| Vec::<Rule>::deserialize(&role.0["rules"]).unwrap_or_default();
     for i in 0..all.len() {
@@ -158,7 +158,7 @@ fn fill_aggregated(all: &mut [Wanted]) {
 }
 
 impl Server {
-    /// Makes what is missing of the default roles and bindings, in one transaction.
+    /// Creates missing default roles and bindings, in one transaction.
     pub(crate) async fn ensure_default_roles(&self) -> Result<(), Status> {
         let all = ALL.as_ref().map_err(Status::clone)?;
         for _ in 0..ATTEMPTS {
@@ -202,8 +202,7 @@ impl Server {
     }
 }
 
-/// An object with what it lacks: rules, subjects, labels. `None`: nothing, or it wants to be left alone. What someone added
-/// stays.
+/// An object with missing rules, subjects and labels added. `None`: nothing is missing, or it opted out. Additions by others stay.
 fn completed(current: &Object, wanted: &Object) -> Option<Object> {
     if current.annotation(AUTOUPDATE) == Some("false") {
         return None;
@@ -221,14 +220,14 @@ fn completed(current: &Object, wanted: &Object) -> Option<Object> {
     if wanted.at("aggregationRule").is_some() {
         object.0["aggregationRule"] = wanted.0["aggregationRule"].clone();
     } else if wanted.at("rules").is_some() {
-        // A role that is too large to compare is somebody's own.
+        // A role that is too large to compare was changed by somebody else.
         let lacking = missing(&parse(current), &parse(wanted)).unwrap_or_default();
         extend(&mut object, "rules", lacking.iter().filter_map(|rule| serde_json::to_value(rule).ok()));
     }
     let known: HashSet<String> = current.0["subjects"].as_array().into_iter().flatten().map(identity).collect();
     let subjects = wanted.0["subjects"].as_array().into_iter().flatten();
     extend(&mut object, "subjects", subjects.filter(|subject| !known.contains(&identity(subject))).cloned());
-    // A role cannot be exchanged under its subjects: a binding to another role is someone's wish.
+    // A binding's role cannot be changed: one that refers to another role is deliberate.
     (object != *current && current.0["roleRef"] == wanted.0["roleRef"]).then_some(object)
 }
 

@@ -26,12 +26,12 @@ pub(super) const READ_WRITE: &str = "create delete deletecollection get list pat
 /// What nearly every controller does.
 pub(super) const EVENTS: Grant = on("create patch update", "core events.k8s.io", "events");
 
-/// A ClusterRole, and who has it by a binding of the same name (`None`: there is no binding).
+/// A ClusterRole, and the subjects of a binding of the same name (`None`: there is no binding).
 pub(super) struct ClusterRole {
     pub name: &'static str,
-    /// It gathers the rules of all roles that are labelled to aggregate to this one.
+    /// It aggregates all roles that are labelled for this one.
     pub aggregates: &'static str,
-    /// It is labelled to aggregate to these.
+    /// It is labelled for aggregation into these.
     pub into: &'static str,
     pub grants: &'static [Grant],
     pub bound_to: Option<&'static str>,
@@ -39,7 +39,7 @@ pub(super) struct ClusterRole {
 
 const NOBODY: ClusterRole = ClusterRole { name: "", aggregates: "", into: "", grants: &[], bound_to: None };
 
-/// A Role, and who has it by a RoleBinding of the same name.
+/// A Role, and the subjects of a RoleBinding of the same name.
 pub(super) struct Scoped {
     pub namespace: &'static str,
     pub name: &'static str,
@@ -64,7 +64,7 @@ const DELEGATION: [Grant; 2] = [
     on("create", "authorization.k8s.io", "subjectaccessreviews"),
 ];
 
-/// The roles of people first, then those of components. Aggregated ones stand in the order in which they build up.
+/// Users' roles first, then those of components. Aggregated ones are in the order in which they build up.
 pub(super) const CLUSTER_ROLES: &[ClusterRole] = &[
     ClusterRole {
         name: "cluster-admin",
@@ -75,7 +75,7 @@ pub(super) const CLUSTER_ROLES: &[ClusterRole] = &[
     ClusterRole { name: "system:aggregate-to-view", into: "view", grants: VIEW, ..NOBODY },
     ClusterRole { name: "system:aggregate-to-edit", into: "edit", grants: EDIT, ..NOBODY },
     ClusterRole { name: "system:aggregate-to-admin", into: "admin", grants: ADMIN, ..NOBODY },
-    // As metrics-server brings it along.
+    // As metrics-server's manifests define it.
     ClusterRole {
         name: "system:aggregated-metrics-reader",
         into: "view edit admin",
@@ -128,7 +128,7 @@ pub(super) const CLUSTER_ROLES: &[ClusterRole] = &[
         ..NOBODY
     },
     ClusterRole { name: "system:auth-delegator", grants: &DELEGATION, ..NOBODY },
-    // Nodes are authorized by `node`; the role is there for those who bind it, as upstream.
+    // Nodes are authorized by `node`; the role exists for explicit bindings, as upstream.
     ClusterRole { name: "system:node", grants: NODE_ROLE, bound_to: Some(""), ..NOBODY },
     ClusterRole {
         name: "system:node-bootstrapper",
@@ -237,7 +237,7 @@ const VIEW: &[Grant] = &[
         "bindings events limitranges namespaces/status pods/log pods/status replicationcontrollers/status resourcequotas \
          resourcequotas/status",
     ),
-    // Within a namespace: that namespace itself.
+    // In a namespace: the namespace itself.
     on(READ, "core", "namespaces"),
     on(READ, "discovery.k8s.io", "endpointslices"),
     on(
@@ -260,7 +260,7 @@ const VIEW: &[Grant] = &[
 ];
 
 const EDIT: &[Grant] = &[
-    // Who may read these is more than a reader.
+    // Reading these takes more than view.
     on(READ, "core", "pods/attach pods/exec pods/portforward pods/proxy secrets services/proxy"),
     on("impersonate", "core", "serviceaccounts"),
     on(WRITE, "core", "pods pods/attach pods/exec pods/portforward pods/proxy"),
@@ -297,7 +297,7 @@ const ADMIN: &[Grant] = &[
     on(READ_WRITE, "rbac.authorization.k8s.io", "rolebindings roles"),
 ];
 
-/// What every node may do, beside what `node` decides by the node's Pods.
+/// What every node may do, in addition to what `node` allows by its Pods.
 pub(super) const NODE: &[Grant] = &[
     on("create", "authentication.k8s.io", "tokenreviews"),
     on("create", "authorization.k8s.io", "localsubjectaccessreviews subjectaccessreviews"),
@@ -370,8 +370,8 @@ const KUBE_SCHEDULER: &[Grant] = &[
     on(READ, "storage.k8s.io", "csidrivers csinodes csistoragecapacities volumeattachments"),
 ];
 
-/// Bindings beside those of the roles' own names, with the role and who has it: what lets a node join by a bootstrap token
-/// and renew its certificate, as kubeadm sets it up, and what its proxy needs.
+/// Additional bindings, with the role and its subjects: what lets a node join with a bootstrap token and renew its certificate, as
+/// kubeadm sets it up, and what its proxy needs.
 pub(super) const BINDINGS: &[(&str, &str, &str)] = &[
     ("podwright:node-bootstrap", "system:node-bootstrapper", "group:system:bootstrappers"),
     (

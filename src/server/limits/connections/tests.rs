@@ -1,4 +1,4 @@
-//! Who gets in, and who has to go.
+//! Which connections are admitted, and which must end.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn stranger(limiter: &ConnectionLimiter, n: u8) -> Option<Pass> {
     limiter.admit(IpAddr::from([127, 0, 0, n]))
 }
 
-/// The same of a user who shows who he is; `None`: he is told that he has too many.
+/// The same, authenticated as a user; `None`: refused as too many.
 fn known(limiter: &ConnectionLimiter, n: u8, user: &User) -> Option<Pass> {
     let pass = stranger(limiter, n)?;
     pass.guest().known(user).ok()?;
@@ -47,7 +47,7 @@ fn connections_are_given_back() {
     assert!(waiting.guest().known(&ann).is_err_and(|why| why.code == 429), "nobody holds more than she would");
     drop(first);
     assert!(waiting.guest().known(&ann).is_ok());
-    // Whose it is is settled.
+    // Its user is fixed.
     assert!(waiting.guest().known(&user("bob", "")).is_ok());
     drop((waiting, second));
     assert!(held(&limiter) == 0 && locked(&limiter.open).addresses.is_empty());
@@ -61,7 +61,7 @@ fn who_has_shown_nothing_gives_way_to_the_next() {
     let strangers = [stranger(&limiter, 1).unwrap(), stranger(&limiter, 1).unwrap(), stranger(&limiter, 2).unwrap()];
     let third = stranger(&limiter, 3).unwrap();
     assert_eq!(lost(&strangers), [0], "the oldest of the address that has most");
-    // The one who has gone gives nothing back.
+    // Dropping the ended one releases nothing further.
     assert_eq!(held(&limiter), 4);
     let fourth = stranger(&limiter, 4).unwrap();
     assert_eq!(lost(&strangers), [0, 1], "of those who have one each, the oldest");
@@ -84,7 +84,7 @@ fn strangers_of_one_address_leave_room_for_each_other_alone() {
     assert!(lost(&of_ann).is_empty(), "another address has its own");
 }
 
-/// 5,000 kept connections of one account shut its address out: the other Pods of its node, and the agent.
+/// 5,000 idle connections of one account locked its address out: the other Pods of its node, and the agent.
 #[test]
 fn of_one_address_whoever_holds_most_loses_his_oldest() {
     let limiter = limiter(100, 16, 12);
@@ -133,7 +133,7 @@ fn nodes_and_the_superuser_last_and_no_node_has_all() {
     assert_eq!(many(&limiter(100, 100, 3), 1, &root, 200).len(), 88, "so many as there are");
 }
 
-/// Whoever has a network (/48) has 65,536 subnets, and in each as many addresses as he likes.
+/// A network (/48) has 65,536 subnets, each with any number of addresses.
 #[test]
 fn a_site_keeps_no_other_out_with_its_addresses() {
     let limiter = limiter(16, 8, 9);

@@ -1,10 +1,10 @@
-//! Who waits for turns, and who does not.
+//! Which work waits for turns.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::super::{ConnectionLimiter, Pass, Runs};
 use super::*;
-// tokio's own comes back only when its thread has nothing else to do.
+// tokio's own wakes the task only when its thread is idle.
 use crate::large::give_way;
 
 fn user(name: &str) -> User {
@@ -19,7 +19,7 @@ fn cpu(count: usize) -> Arc<CpuScheduler> {
     CpuScheduler::of(count, &Limits::default())
 }
 
-/// Of two workers one is always free for whoever has used little, whatever the others do.
+/// Of two workers one is always free for light users, whatever the others do.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_has_used_much_leaves_a_worker_to_the_others() {
     let cpu = cpu(1);
@@ -29,7 +29,7 @@ async fn who_has_used_much_leaves_a_worker_to_the_others() {
             let (now, most) = (now.clone(), most.clone());
             let burn = async move {
                 for poll in 0..20 {
-                    // The first ones are free.
+                    // The first ones need no turn.
                     if poll >= 10 {
                         most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                     }
@@ -84,7 +84,7 @@ async fn who_is_not_known_is_counted_by_his_site_and_with_all_others_who_are_not
     let at = |address: &str| cpu.share_at(address.parse().unwrap());
     let waits = |mut share: Share| {
         let mut waits = || share.turn(&mut Context::from_waker(std::task::Waker::noop())).is_pending();
-        // The first time it only lets others go first.
+        // The first time it only yields.
         waits() && waits()
     };
     let others = cpu.limiter.turn("other").await;
@@ -113,7 +113,7 @@ async fn a_flood_of_strangers_does_not_hold_up_who_is_known() {
     let is_held_up = |certificate: Option<&User>| {
         let mut work = std::pin::pin!(cpu.measured_of(&guest, certificate, async {}));
         let mut context = Context::from_waker(std::task::Waker::noop());
-        // The first time it only lets others go first.
+        // The first time it only yields.
         work.as_mut().poll(&mut context).is_pending() && work.as_mut().poll(&mut context).is_pending()
     };
     assert!(is_held_up(None) && !is_held_up(Some(&user("ann"))), "his certificate says who he is");
@@ -176,11 +176,11 @@ async fn who_gives_up_gives_his_turn_back_and_the_map_has_an_end() {
     for _ in 0..2 {
         assert!(futures::poll!(gone.as_mut()).is_pending());
     }
-    // Called, and not polled any more.
+    // Called, and no longer polled.
     drop(turn);
     drop(gone);
     assert_eq!(cpu.measured(&user("b"), async { 7 }).await, 7);
-    // Between two polls nobody holds a turn.
+    // No turn is held between two polls.
     let mut waiting = Box::pin(cpu.measured(&user("a"), std::future::pending::<()>()));
     for _ in 0..3 {
         assert!(futures::poll!(waiting.as_mut()).is_pending());
@@ -195,7 +195,7 @@ async fn who_gives_up_gives_his_turn_back_and_the_map_has_an_end() {
     assert!(cpu.lock().len() < 10);
 }
 
-/// The one within would wait for the turn that the one around it waits for.
+/// The inner one would wait for the turn that the outer one waits for.
 #[tokio::test(start_paused = true)]
 async fn what_is_measured_twice_waits_once() {
     let cpu = cpu(1);
@@ -213,7 +213,7 @@ async fn what_is_measured_twice_waits_once() {
     assert_eq!(tokio::time::timeout(Duration::from_secs(1), around).await, Ok(3));
 }
 
-/// A user may ask for something within what the superuser or a node does, who are not measured themselves.
+/// A user's work may run within that of the superuser or a node, which is not measured.
 #[tokio::test(start_paused = true)]
 async fn what_is_within_work_that_is_not_measured_is_on_its_own_users_account() {
     let cpu = cpu(1);
@@ -224,7 +224,7 @@ async fn what_is_within_work_that_is_not_measured_is_on_its_own_users_account() 
         let after = used(&cpu, "ann").add(Duration::ZERO);
         assert!(after - before >= (LITTLE * 4).as_secs_f64(), "{before} and {after}");
         assert!(!used(&cpu, &exempt.name).is_much());
-        // What is within hers is hers, and it is her turn that is waited for.
+        // Her nested work counts for her, and waits for her turn.
         let others = cpu.limiter.turn("other").await;
         let mut around = std::pin::pin!(cpu.measured(&exempt, cpu.measured(&user("ann"), burn("bob"))));
         assert!(tokio::time::timeout(Duration::from_millis(1), &mut around).await.is_err());
@@ -234,7 +234,7 @@ async fn what_is_within_work_that_is_not_measured_is_on_its_own_users_account() 
     }
 }
 
-/// What somebody does not take of an answer may wait for a turn that nobody polls it for.
+/// A response that its client does not read may wait for a turn without being polled.
 #[tokio::test(start_paused = true)]
 async fn what_is_not_polled_holds_up_nobody() {
     let cpu = cpu(1);
@@ -255,7 +255,7 @@ async fn what_is_not_polled_holds_up_nobody() {
     assert_eq!(tokio::time::timeout(Duration::from_secs(1), left).await, Ok(1), "once it is polled");
 }
 
-/// Whoever was served least goes first, by however many requests he asks.
+/// Whoever was served least goes first, regardless of the number of requests.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn those_who_use_much_are_served_alike() {
     let cpu = cpu(1);
@@ -298,7 +298,7 @@ async fn what_has_others_work_within_it_is_the_rest() {
     assert!(own >= (LITTLE / 3).as_secs_f64() && own < (LITTLE * 2).as_secs_f64(), "{own}");
 }
 
-/// The connection of somebody who has used much; all that is asked on it is within its task.
+/// A heavy user's connection, whose requests run within its task.
 fn heavy_connection(cpu: &Arc<CpuScheduler>) -> (Pass, Runs) {
     let pass = ConnectionLimiter::new(&Limits::default()).admit([10, 0, 0, 1].into()).unwrap();
     pass.guest().known(&user("heavy")).unwrap();
@@ -307,7 +307,7 @@ fn heavy_connection(cpu: &Arc<CpuScheduler>) -> (Pass, Runs) {
     (pass, runs)
 }
 
-/// Whoever stands before the server may ask for many on one connection, whose account is the first one's.
+/// A proxy in front of the server may send many users' requests on one connection, which is on the first one's account.
 #[tokio::test(start_paused = true)]
 async fn what_is_asked_on_a_connection_waits_for_no_turn_of_the_connections() {
     let cpu = cpu(1);
@@ -323,7 +323,7 @@ async fn what_is_asked_on_a_connection_waits_for_no_turn_of_the_connections() {
     ] {
         let mut task = std::pin::pin!(async {
             let _asked = requests.begun();
-            // That one is asked is known once it is.
+            // A request is known once it has been read.
             give_way().await;
             cpu.measured(&of, async { give_way().await }).await;
         });
@@ -342,7 +342,7 @@ async fn what_is_asked_on_a_connection_waits_for_no_turn_of_the_connections() {
     std::future::poll_fn(|cx| runs.poll(head.as_mut(), cx)).await;
 }
 
-/// As of a client who sends them without waiting for answers.
+/// As with a client that pipelines requests.
 #[tokio::test(start_paused = true)]
 async fn each_request_on_a_connection_begins_behind_others() {
     let cpu = cpu(1);

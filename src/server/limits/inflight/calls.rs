@@ -1,11 +1,10 @@
-//! Who is called, and comes or does not.
+//! Calls waiters to free seats, and handles those that do not come.
 //!
-//! A future that waits for a seat is polled when whatever has it polls it: a body when its client takes bytes, one of several
-//! when none before it is ready, one within another when that has what it waits for itself. So a seat that becomes free is kept for
-//! a moment for the one who is called; who does not come meanwhile is passed over, and the time is his flow's. Once he is polled he
-//! takes a seat that is free, or that another was called for who has not come yet and has missed no more calls than he (however
-//! long it takes until tasks are polled, somebody has the seat then); or he is in line again, where he was, and the next seat is
-//! kept for him for longer.
+//! A future that waits for a seat is polled by whatever contains it: a body when its client reads, one of several when those before
+//! it are not ready, an inner one when the outer one has what it waits for. So a free seat is kept for a moment for the called
+//! waiter; one that does not come is passed over, and the time counts for its flow. When it is polled, it takes a free seat, or one
+//! kept for another that has not come yet and has missed no more calls than it has (so however late tasks are polled, somebody gets
+//! the seat); otherwise it returns to its place in the queue, and the next seat is kept for it for longer.
 
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
@@ -18,16 +17,16 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{Flow, InflightLimiter, QueueState, Seat, State};
 
-/// How long a seat is kept for the one who is called for the first time. A task that is woken is polled much sooner.
+/// How long a seat is kept at the first call. A woken task is usually polled much sooner.
 const KEPT: Duration = Duration::from_millis(20);
 
-/// How long one is kept for who has missed so many calls: each time for twice as long, up to 320 ms. He was polled since, if late:
-/// he may wait for another turn first.
+/// How long it is kept after this many missed calls: doubling up to 320 ms. The waiter was polled since, if late: it may wait for
+/// another turn first.
 fn kept(missed: u32) -> Duration {
     KEPT * (1 << missed.min(4))
 }
 
-/// Somebody who waits, and may give up at any moment. `None`: he has given way to another.
+/// A waiter, which may give up at any moment. `None`: it made room for another.
 pub(super) struct Waiting<'a> {
     limiter: &'a Arc<InflightLimiter>,
     flow: &'a Flow,
@@ -44,7 +43,7 @@ impl Future for Waiting<'_> {
     type Output = Option<Seat>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Seat>> {
-        // Who takes one seat after the other lets other tasks of his thread run.
+        // A task that takes one seat after the other lets other tasks of its thread run.
         let budget = ready!(poll_proceed(context));
         let seated = ready!(self.limiter.come(self.arrival, context.waker()));
         budget.made_progress();
@@ -71,7 +70,7 @@ impl Drop for Waiting<'_> {
 }
 
 impl InflightLimiter {
-    /// Calls those who may have the seats that are free.
+    /// Calls waiters for the free seats.
     pub(super) fn call(&self, state: &mut State) {
         while state.running < self.seats {
             let Some((_, arrival)) = state.next(self.of_one) else { break };
@@ -86,7 +85,7 @@ impl InflightLimiter {
         }
     }
 
-    /// Somebody is polled who waits. Whether he has a seat; no: he has given way.
+    /// A waiter is polled: returns whether it has a seat; `false`: it made room for another.
     fn come(self: &Arc<InflightLimiter>, arrival: u64, waker: &Waker) -> Poll<bool> {
         let mut state = self.lock();
         let state = &mut *state;
@@ -110,7 +109,7 @@ impl InflightLimiter {
         Poll::Pending
     }
 
-    /// He did not come when he was called. Whether he has a seat; otherwise he is in line again.
+    /// It missed its call: returns whether it has a seat now; otherwise it is queued again.
     fn come_late(self: &Arc<InflightLimiter>, state: &mut State, arrival: u64) -> bool {
         let Some(flow) = state.tickets.get(&arrival).map(|ticket| ticket.flow.clone()) else { return false };
         state.is_late(&flow, false);
@@ -130,7 +129,7 @@ impl InflightLimiter {
         false
     }
 
-    /// Sees to it that calls have an end. (Whoever waits is polled within a runtime.)
+    /// Ensures that calls expire. (Waiters are polled within a runtime.)
     pub(super) fn watch(self: &Arc<InflightLimiter>, state: &mut State) {
         if state.watch.as_ref().is_none_or(|watch| watch.is_finished())
             && let Ok(runtime) = Handle::try_current()
@@ -139,7 +138,7 @@ impl InflightLimiter {
         }
     }
 
-    /// Passes over who has not come, and calls others. When to look again; none: once anybody waits.
+    /// Passes over expired calls, and calls others. Returns when to look again; `None`: at the next waiter.
     fn pass_over(&self) -> Option<Instant> {
         let (mut state, now) = (self.lock(), Instant::now());
         while let Some((until, arrival)) = state.calls.first().copied()
@@ -164,14 +163,14 @@ async fn watch(limiter: Weak<InflightLimiter>) {
 }
 
 impl State {
-    /// The seat that was kept is free; that it was kept is his flow's time.
+    /// Frees a kept seat; the time that it was kept counts for the flow.
     fn uncall(&mut self, flow: &Flow, arrival: u64, until: Instant, kept: Duration) {
         self.calls.remove(&(until, arrival));
         let left = until.saturating_duration_since(Instant::now());
         self.end(flow, kept.saturating_sub(left));
     }
 
-    /// Somebody has not come.
+    /// A waiter missed its call.
     fn miss(&mut self, arrival: u64, until: Instant) {
         let Some(ticket) = self.tickets.get_mut(&arrival) else { return };
         let (flow, kept) = (ticket.flow.clone(), kept(ticket.missed));
@@ -186,20 +185,20 @@ impl State {
         change(&mut self.waiting);
         change(&mut self.late);
         for step in flow.steps() {
-            // As long as somebody in it waits it is there.
+            // The level exists as long as somebody in it waits.
             self.flows.get_mut(step).into_iter().for_each(|served| change(&mut served.late));
         }
     }
 
-    /// Makes room for a flow's ticket where a seat is kept for another that has missed no more calls. Of those who wait the one that
-    /// has missed most is overtaken by none of them: whenever it comes, a seat that is kept is its own.
+    /// Makes room for a flow's ticket where a seat is kept for another that has missed no more calls. The waiter with the most
+    /// missed calls is never overtaken: whenever it comes, a kept seat is its own.
     fn overtake(&mut self, flow: &Flow, arrival: u64, of_one: usize) {
         let missed = self.tickets.get(&arrival).map_or(0, |ticket| ticket.missed);
         let gives_way = |(_, other): &&(Instant, u64)| {
             let other = self.tickets.get(other).filter(|other| other.missed <= missed);
             other.is_some_and(|other| self.may(flow, of_one, Some(&other.flow)))
         };
-        // Whoever was called last has had the least time to come.
+        // The one called last has had the least time to come.
         if let Some((until, other)) = self.calls.iter().rev().find(gives_way).copied() {
             self.miss(other, until);
         }

@@ -68,7 +68,7 @@ async fn who_waits_too_long_or_in_too_long_a_queue_is_refused_and_leaves_no_trac
     drop(limiter.enter("b").await.unwrap());
 }
 
-/// Names cost nothing: however many there are, so many requests wait.
+/// Names are free: the total queue is bounded, however many there are.
 #[tokio::test(start_paused = true)]
 async fn all_flows_together_have_a_queue_that_ends() {
     let limiter = limiter(2, 50);
@@ -83,7 +83,7 @@ async fn all_flows_together_have_a_queue_that_ends() {
     assert_eq!(begun.elapsed(), Duration::ZERO);
 }
 
-/// Who comes after another has worked alone for long takes turns with him, and does not first take as long.
+/// A newcomer after another's long run alternates with it, and does not first catch up.
 #[tokio::test(start_paused = true)]
 async fn who_was_not_there_has_no_credit() {
     let limiter = limiter(1, 50);
@@ -102,7 +102,7 @@ async fn who_was_not_there_has_no_credit() {
             }
         })
     };
-    // It goes on without a pause: nothing is forgotten of what it has had.
+    // It works without a pause: its history is kept.
     let tasks = [work("long there"), work("long there")];
     tokio::time::sleep(Duration::from_millis(1)).await;
     drop(first);
@@ -129,7 +129,7 @@ async fn no_flow_takes_all_seats() {
     drop((other, taken));
 }
 
-/// Of two flows that wait for the one seat all the time, each has it for as long as the other.
+/// Two flows that wait for the one seat all the time each hold it for equal time.
 #[tokio::test(start_paused = true)]
 async fn who_takes_long_has_fewer_turns() {
     let limiter = limiter(1, 50);
@@ -157,7 +157,7 @@ fn from(address: &str) -> Flow {
     address.parse::<std::net::IpAddr>().unwrap().into()
 }
 
-/// Who has a network has as many subnets as he likes, and in each as many addresses: his site has what another has.
+/// A network has any number of subnets and addresses: its site gets as much as another.
 #[tokio::test(start_paused = true)]
 async fn of_those_who_are_not_known_whoever_has_most_gives_way_and_each_site_has_its_turn() {
     let limiter = limiter(4, 8);
@@ -190,7 +190,7 @@ async fn of_those_who_are_not_known_whoever_has_most_gives_way_and_each_site_has
     assert_eq!(sites, [1, 1, 1], "each site has one");
     let mut ran = 0;
     for one in others.iter_mut().chain(&mut site[..6]) {
-        // What it had is the next one's at once.
+        // Its seat is free for the next one at once.
         ran += usize::from(futures::poll!(one.as_mut()).is_ready());
     }
     assert_eq!(ran, 8, "it goes on with the others");
@@ -199,7 +199,7 @@ async fn of_those_who_are_not_known_whoever_has_most_gives_way_and_each_site_has
     assert!(state.flows.is_empty() && state.waiting == 0 && state.unknown.count() == 0);
 }
 
-/// What `next` finds, by looking at all who wait.
+/// The result of `next`, by a scan of all waiters.
 fn next_of_all(state: &State, of_one: usize) -> Option<(Step, u64)> {
     let fronts = state.flows.values().filter_map(|served| served.waiting.first());
     let flow = |arrival: &u64| &state.tickets[arrival].flow;
@@ -265,7 +265,7 @@ async fn the_next_one_is_whom_one_finds_who_looks_at_all() {
     assert!(state.flows.is_empty() && state.order.is_empty() && state.tickets.is_empty() && state.calls.is_empty());
 }
 
-/// Whoever has a network has as many flows as he likes.
+/// A network has any number of flows.
 #[tokio::test(start_paused = true)]
 async fn what_one_costs_does_not_rise_with_how_many_there_are() {
     let limiter = limiter(2, 50);
@@ -278,7 +278,7 @@ async fn what_one_costs_does_not_rise_with_how_many_there_are() {
     assert!(limiter.lock().flows.len() < 10_010, "those who gave up are forgotten");
     drop(seats);
     for one in &mut waiting {
-        // A task that has been polled so often has to give way.
+        // A task that is polled this often has to yield.
         let one = pin!(tokio::task::unconstrained(one.as_mut()));
         assert!(futures::poll!(one).is_ready(), "each leaves its seat to the next");
     }
@@ -288,7 +288,7 @@ async fn what_one_costs_does_not_rise_with_how_many_there_are() {
     assert!(limiter.lock().flows.is_empty());
 }
 
-/// A second is long for a seat that nobody has.
+/// A second is long for a free seat.
 async fn soon<T>(waits: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(1), waits).await.expect("nobody has the seat")
 }
@@ -341,7 +341,7 @@ async fn who_is_called_and_goes_stops_nobody() {
         assert!(futures::poll!(one.as_mut()).is_pending());
     }
     drop(seat);
-    // Called; and the next one, in the moment when it goes; one that is late.
+    // A called one; the next one, just as it goes; a late one.
     drop(waiting.remove(0));
     tokio::time::sleep(Duration::from_millis(30)).await;
     drop(waiting.remove(0));
@@ -351,7 +351,7 @@ async fn who_is_called_and_goes_stops_nobody() {
     assert!(limiter.lock().flows.is_empty() && limiter.lock().tickets.is_empty());
 }
 
-/// However long it takes until tasks are polled, each is served, and the time that a seat was kept is on its flow's account.
+/// However late tasks are polled, each is served, and the time that a seat was kept counts for its flow.
 #[tokio::test(start_paused = true)]
 async fn who_comes_late_has_a_seat_that_nobody_has_taken() {
     let limiter = limiter(1, 50);
@@ -379,7 +379,7 @@ async fn who_comes_late_has_a_seat_that_nobody_has_taken() {
     assert!(limiter.lock().flows.is_empty());
 }
 
-/// One that is polled so long after it is woken, as what waits for another turn first.
+/// A future that is polled this long after being woken, like one that waits for another turn first.
 struct Slow<F> {
     waits: Pin<Box<F>>,
     delay: Duration,
@@ -397,7 +397,7 @@ impl<F: Future> Future for Slow<F> {
     }
 }
 
-/// However few or many they are, and however late: somebody always has the seat, and nobody waits for ever.
+/// For any number and any delay: somebody always has the seat, and nobody waits forever.
 #[tokio::test(start_paused = true)]
 async fn who_always_comes_late_has_his_turn_too() {
     for (count, delay) in [(4, 15), (4, 30), (8, 60), (3, 100), (8, 500), (1, 1000)] {
@@ -412,7 +412,7 @@ async fn who_always_comes_late_has_his_turn_too() {
                 }
             })
         };
-        // One that is quick is there all the time.
+        // A quick one is always present.
         let quick = (limiter.clone(), late(count, Duration::ZERO));
         let all: Vec<_> = (0..count).map(|name| late(name, delay)).collect();
         for one in all {

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use podwright_api::kinds::custom::Version;
 
-/// The words of a schema that are published as they are; the others say nothing to clients.
+/// The keywords of a schema that are published unchanged; the others mean nothing to clients.
 const WORDS: &[&str] = &[
     "type",
     "description",
@@ -46,18 +46,18 @@ const KIND: &str = "Kind is a string value representing the REST resource this o
                     https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#types-kinds";
 const METADATA: &str = "Standard object's metadata. More info: \
                         https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata";
-/// Of objects within objects.
+/// For embedded objects.
 const OWN_API_VERSION: &str = "apiVersion defines the versioned schema of this representation of an object. More info: \
                                https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#resources";
 const OWN_KIND: &str = "kind is a string value representing the type of this object. In CamelCase. More info: \
                         https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#types-kinds";
 const LIST: &str = "https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md";
 
-/// How references are written: OpenAPI v3 wraps one that is described.
+/// How references are written: OpenAPI v3 wraps one with a description.
 #[derive(Clone, Copy)]
 pub struct Refs<'a> {
     pub v2: bool,
-    /// Refers to a definition by its name.
+    /// A reference to a definition by its name.
     pub to: &'a dyn Fn(&str) -> Value,
 }
 
@@ -79,7 +79,7 @@ fn text(description: &str) -> Value {
 /// The definition of a version's objects.
 pub fn definition(version: &Version, refs: Refs<'_>) -> Value {
     let mut out = match (refs.v2 && version.schema.preserves_unknown, version.json.is_object()) {
-        // Who knows any field of it would refuse all others.
+        // Clients that know any field of it would refuse all others.
         (true, _) | (_, false) => return json!({"type": "object"}),
         _ => published(&version.json, false),
     };
@@ -103,7 +103,7 @@ pub fn definition(version: &Version, refs: Refs<'_>) -> Value {
     out
 }
 
-/// That of their list.
+/// The definition of their list.
 pub fn list(kind: &str, list_kind: &str, plural: &str, item: Value, refs: Refs<'_>) -> Value {
     let metadata = format!("Standard list metadata. More info: {LIST}#types-kinds");
     json!({
@@ -118,7 +118,7 @@ pub fn list(kind: &str, list_kind: &str, plural: &str, item: Value, refs: Refs<'
     })
 }
 
-/// What of a node is published. `nested`: it stands inside logic.
+/// The published part of a schema node. `nested`: it is inside a logical junctor.
 fn published(schema: &Value, nested: bool) -> Value {
     let mut out = Map::new();
     for word in WORDS {
@@ -150,7 +150,7 @@ fn published(schema: &Value, nested: bool) -> Value {
     out.into()
 }
 
-/// Writes out what `x-kubernetes-int-or-string` means.
+/// Expands `x-kubernetes-int-or-string`.
 fn unfold(out: &mut Map<String, Value>) {
     let either = json!([{"type": "integer"}, {"type": "string"}]);
     let spelled = |any: Option<&Value>| any == Some(&either);
@@ -169,7 +169,7 @@ fn unfold(out: &mut Map<String, Value>) {
     out.insert("allOf".into(), all.into());
 }
 
-/// Takes away what OpenAPI v2 has no words for, or kubectl would check too strictly with.
+/// Removes what OpenAPI v2 cannot express, or what kubectl would validate too strictly.
 fn reduce(schema: &mut Value) {
     let Some(map) = schema.as_object_mut() else { return };
     for word in LOGIC.iter().chain(&["not"]) {
@@ -209,7 +209,7 @@ fn reduce(schema: &mut Value) {
     }
 }
 
-/// Gives objects within objects what every object has.
+/// Adds the common object fields to embedded objects.
 fn embed(schema: &mut Value, refs: Refs<'_>) {
     let Some(map) = schema.as_object_mut() else { return };
     if let Some(Value::Object(properties)) = map.get_mut("properties") {

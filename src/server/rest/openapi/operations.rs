@@ -1,5 +1,5 @@
-//! The paths of OpenAPI documents: what may be done at each, and with which parameters. Their words are upstream's, made of the kind
-//! and the subresource as upstream makes them.
+//! The paths of OpenAPI documents: operations and their parameters. Descriptions are upstream's, generated from the kind and the
+//! subresource as upstream does.
 
 use std::sync::LazyLock;
 
@@ -18,24 +18,24 @@ const PATCH_MEDIA: [&str; 4] = [
     "application/apply-patch+yaml",
 ];
 
-/// One operation, before it is written in either edition.
+/// One operation, independent of the edition.
 struct Operation {
     method: &'static str,
     action: &'static str,
     id: String,
     description: String,
-    /// The definition of the body, if there is one, and of the answer.
+    /// The definitions of the body, if there is one, and of the response.
     takes: Option<String>,
     gives: String,
     parameters: &'static [Parameter],
-    /// What it acts on: kind, group, version.
+    /// The object that it acts on: kind, group, version.
     gvk: (String, &'static str, &'static str),
     tag: String,
-    /// Whether a patch may be a strategic one: of custom resources none may.
+    /// Whether strategic merge patches are supported: not for custom resources.
     strategic: bool,
 }
 
-/// A query parameter: its name, its type, what it means. Where a field of DeleteOptions has its name, that says it.
+/// A query parameter: its name, type and description. A field of DeleteOptions with the same name has precedence.
 type Parameter = (&'static str, &'static str, &'static str);
 
 const DRY_RUN: Parameter = ("dryRun", "string", "");
@@ -115,7 +115,7 @@ static DELETE_FIELDS: LazyLock<Value> = LazyLock::new(|| {
     own.map(|definition| definition["properties"].take()).unwrap_or_default()
 });
 
-/// What a parameter means.
+/// The description of a parameter.
 fn meaning((name, _, said): &Parameter) -> &'static str {
     if said.is_empty() { DELETE_FIELDS[*name]["description"].as_str().unwrap_or_default() } else { said }
 }
@@ -148,7 +148,7 @@ pub(super) fn paths(edition: Edition, kinds: &[&'static Kind]) -> Map<String, Va
     all
 }
 
-/// `AppsV1`, as upstream's operation ids begin.
+/// `AppsV1`, the beginning of upstream's operation ids.
 fn group_version(kind: &Kind) -> String {
     let group = kind.group.split('.').next().filter(|group| !group.is_empty()).unwrap_or("core");
     capital(group) + &capital(kind.version)
@@ -158,7 +158,7 @@ fn capital(word: &str) -> String {
     word[..1].to_uppercase() + &word[1..]
 }
 
-/// `NamespacedDeployment`, as they go on.
+/// `NamespacedDeployment`, their next part.
 fn scoped(kind: &Kind, all_namespaces: bool) -> String {
     let scope = if kind.namespaced && !all_namespaces { "Namespaced" } else { "" };
     let suffix = if all_namespaces { "ForAllNamespaces" } else { "" };
@@ -178,7 +178,7 @@ fn one(kind: &str) -> String {
     format!(" {} {kind}", if is_vowel { "an" } else { "a" })
 }
 
-/// What an operation does, in upstream's words. `of`: the subresource.
+/// The description of an operation, as upstream. `of`: the subresource.
 fn words(kind: &Kind, action: &str, of: Option<&str>) -> String {
     let name = kind.kind;
     match (action, of) {
@@ -200,7 +200,7 @@ fn words(kind: &Kind, action: &str, of: Option<&str>) -> String {
     }
 }
 
-/// Those operations that the kind serves.
+/// The operations that the kind serves.
 fn served(kind: &Kind, operations: Vec<(Verb, Operation)>) -> Vec<Operation> {
     operations.into_iter().filter(|(verb, _)| kind.verbs.contains(verb)).map(|(_, operation)| operation).collect()
 }
@@ -274,7 +274,7 @@ fn part(kind: &Kind, sub: &Subresource) -> Vec<Operation> {
         "TokenRequest" => openapi::name_of(&TOKEN_REQUEST),
         _ => openapi::name_of(&kind.schema),
     };
-    // What is a session takes every method for the same.
+    // A session handles every method in the same way.
     let row = |verb: &&'static str| {
         let (method, action, name, takes, parameters) = match *verb {
             "get" => ("get", "get", "read", None, &[] as &[Parameter]),
@@ -305,7 +305,7 @@ fn part(kind: &Kind, sub: &Subresource) -> Vec<Operation> {
     sub.verbs.iter().filter_map(row).collect()
 }
 
-/// A path with its operations and the parameters that they share. `named`: the kind of what has the name in it.
+/// A path with its operations and their common parameters. `named`: the kind whose name is in it.
 fn item(edition: Edition, operations: &[Operation], namespaced: bool, named: Option<&str>) -> Value {
     let mut item = Map::new();
     for operation in operations {

@@ -1,8 +1,8 @@
-//! Requests for what an extension API server serves: recognized and authorized here, then passed on by it, with the word of a
-//! front proxy for who asks. Upstream: kube-aggregator's `handler_proxy.go`.
+//! Proxies requests to extension API servers: authenticated and authorized here, then forwarded with the front proxy's user
+//! headers. Upstream: kube-aggregator's `handler_proxy.go`.
 //!
-//! What is authorized is read from the path, so a path that the other server might read otherwise goes nowhere. Neither the
-//! client's credentials nor headers that only a front proxy may send get through (`headers`); redirects are followed by nobody.
+//! Authorization uses the path, so an ambiguous path is refused. Neither the client's credentials nor headers that only a front
+//! proxy may send are forwarded (`headers`); redirects are not followed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,25 +31,25 @@ use crate::sessions::With;
 use podwright_api::spans::TRACEPARENT;
 use podwright_api::{Request, Status, Verb};
 
-/// How long a request takes at most that is no watch and no session; upstream's `--request-timeout`.
+/// The time limit of requests other than watches and sessions; upstream's `--request-timeout`.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// What goes on for as long as both sides want.
+/// These last as long as both sides want.
 const SESSIONS: &[&str] = &["attach", "exec", "log", "portforward", "proxy"];
 
-/// Who else serves a path, if anybody does.
+/// The other server of a path, if any.
 pub fn registration_of(server: &Server, path: &str) -> Result<Option<Arc<Registration>>, Status> {
     let Some(rest) = path.strip_prefix("/apis/") else { return Ok(None) };
     let mut parts = rest.split('/');
     let (group, version) = (parts.next(), parts.next());
     let unlike = || Status::bad_request("the path is not one that everybody reads alike");
-    // No group or version needs an escape. By one, what is served elsewhere would be looked for here.
+    // No group or version needs an escape. With one, a remotely served resource would be looked up here.
     if [group, version].into_iter().flatten().any(|part| part.contains('%')) {
         return Err(unlike());
     }
     let (Some(group), Some(version)) = (group, version) else { return Ok(None) };
     let Some(found) = server.registrations().remote(group, version).cloned() else { return Ok(None) };
     let parts: Vec<&str> = parts.collect();
-    // One slash may follow the last.
+    // A trailing slash is allowed.
     let named = parts.strip_suffix(&[""]).unwrap_or(&parts);
     match named.iter().all(|part| is_plain(part)) {
         true => Ok(Some(found)),
@@ -57,7 +57,7 @@ pub fn registration_of(server: &Server, path: &str) -> Result<Option<Arc<Registr
     }
 }
 
-/// Whether a part of a path is one to whoever reads it, decoded or not, with `..` or without.
+/// Whether every parser reads a path segment alike, decoded or not, with `..` or without.
 fn is_plain(part: &str) -> bool {
     let decoded = percent_decode(part, false);
     decoded.is_some_and(|bytes| {
@@ -71,7 +71,7 @@ fn said(code: StatusCode, text: &str) -> Reply {
 }
 
 impl Face {
-    /// Passes a request on.
+    /// Forwards a request.
     pub(in crate::rest) async fn aggregated(
         &self,
         peer: &Peer,
@@ -106,10 +106,10 @@ impl Face {
         let upgrades = headers::upgrade(ask.http.headers()).is_some();
         let watches = read.verb == "watch" && ask.method == Method::GET;
         let session = SESSIONS.contains(&read.subresource.as_str());
-        // Whoever would like to upgrade has not yet: until then it is a request like others.
+        // Before the upgrade it is a request like others.
         let lasts = watches || session;
         let late = Instant::now() + TIMEOUT;
-        // What is asked for is known by its end; what a session sends goes on as it comes.
+        // A request's body is complete when it ends; a session's data is streamed.
         let mut room = server.limiters.bodies.of(&ask.user);
         if !session {
             let sent = std::mem::replace(ask.http.body_mut(), reply::full(""));
@@ -173,7 +173,7 @@ impl Face {
     }
 }
 
-/// Which limit a request takes part in.
+/// The verb whose limit applies.
 fn verb(read: &Read) -> Verb {
     if matches!(read.verb, "get" | "list" | "") { Verb::Get } else { Verb::Update }
 }

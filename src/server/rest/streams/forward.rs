@@ -1,4 +1,4 @@
-//! portforward: connections to ports inside a Pod, over WebSocket channels, or SPDY streams, plain or tunnelled.
+//! portforward: connections to ports inside a Pod, over WebSocket channels, or SPDY streams, direct or tunnelled.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,24 +25,24 @@ use crate::rest::reply::Reply;
 use podwright_api::stream::{CLOSE, Frame, STATUS, STDIN, STDOUT};
 use podwright_api::{Object, Request, Status, Verb};
 
-/// SPDY inside a WebSocket's binary messages; what kubectl speaks since 1.31.
+/// SPDY inside a WebSocket's binary messages; kubectl's protocol since 1.31.
 const TUNNEL: &str = "SPDY/3.1+portforward.k8s.io";
 const WEBSOCKET: &[&str] = &[TUNNEL, "v4.channel.k8s.io", "v4.base64.channel.k8s.io", "portforward.k8s.io"];
 const SPDY: &[&str] = &["portforward.k8s.io"];
-/// The most ports of one WebSocket: each has two channels of one byte's number.
+/// The most ports of one WebSocket: each has two channels, numbered by one byte.
 const MAX_PORTS: usize = 127;
-/// Requests of a SPDY connection whose second stream has not come yet.
+/// The most incomplete pairs of streams on a SPDY connection.
 const MAX_HALVES: usize = 32;
-/// For how long one half waits for the other.
+/// How long one stream of a pair waits for the other.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Connections of a SPDY connection that may run at once.
+/// The most concurrent port connections on a SPDY connection.
 const MAX_RUNNING: usize = 128;
-/// For how long a connection into the Pod may take nothing of what is sent to it while it holds up others: then it ends. Its own
-/// buffers in the Pod, some MiB, are full by then.
+/// How long a connection into the Pod may accept no data while it blocks others, before it is ended. Its buffers in the Pod, some
+/// MiB, are full by then.
 const STALL: Duration = Duration::from_secs(2);
 const BACKLOG: usize = 8;
 
-/// What the connections of one request share: how a port of the Pod is reached.
+/// Shared by the connections of one request: how to reach a port of the Pod.
 pub(crate) struct Ports(Box<dyn Fn(u16) -> BoxFuture<'static, Result<Frames, Status>> + Send + Sync>);
 
 impl Ports {
@@ -67,7 +67,7 @@ impl Ports {
 
 pub(super) async fn serve(server: Arc<Server>, request: Request, mut ask: Ask, ended: Ended) -> Result<Reply, Status> {
     let switch = switch(&ask, WEBSOCKET, SPDY)?;
-    // Whether there is such a Pod, and whether the caller may, is said before the connection is switched.
+    // Whether the Pod exists, and the caller is authorized, is answered before the upgrade.
     let pod = Request { verb: Verb::Get, subresource: None, body: None, ..request.clone() };
     server.may(&request).await?;
     let phase = |pod: Object| pod.0["status"]["phase"].as_str().unwrap_or("").to_owned();
@@ -118,7 +118,7 @@ pub(super) async fn serve(server: Arc<Server>, request: Request, mut ask: Ask, e
     Ok(reply)
 }
 
-/// Each connection is a pair of streams, data and error, of one `requestid`.
+/// Each connection is a pair of streams, data and error, with one `requestid`.
 pub(crate) async fn by_streams(mut session: Session, ports: Arc<Ports>) {
     let mut halves: HashMap<String, (Stream, Instant)> = HashMap::new();
     let mut running = tokio::task::JoinSet::new();
@@ -139,7 +139,7 @@ pub(crate) async fn by_streams(mut session: Session, ports: Arc<Ports>) {
         let Some(stream) = stream else { break };
         let id = stream.header("requestid").to_owned();
         let Some((first, _)) = halves.remove(&id) else {
-            // A client that opens halves without end is not served without end.
+            // Bounds the pairs that a client leaves incomplete.
             if halves.len() == MAX_HALVES {
                 break;
             }
@@ -153,13 +153,13 @@ pub(crate) async fn by_streams(mut session: Session, ports: Arc<Ports>) {
         }
         let (writer, error) = (data.split().1, error.split().1);
         let why = format!("too many connections: {MAX_RUNNING} are forwarded already");
-        // A client that has gone needs no reason.
+        // The client may be gone.
         let _ = error.write(Bytes::from(why)).await;
         writer.finish().await;
         error.finish().await;
     }
     running.shutdown().await;
-    // Who has a stream can still write: what waits for its other half would keep the session for ever.
+    // A stream keeps the writer alive: those waiting for their other half would keep the session open forever.
     drop(halves);
     session.end().await;
 }
@@ -167,7 +167,7 @@ pub(crate) async fn by_streams(mut session: Session, ports: Arc<Ports>) {
 async fn one(data: Stream, error: Stream, ports: Arc<Ports>) {
     let port = data.header("port").parse::<u16>();
     let (reader, writer) = data.split();
-    // The client says nothing there; what it says nevertheless is not kept.
+    // The client sends nothing there; its data would be dropped.
     let mut error = Some(error.split().1);
     let ended = match port {
         Ok(port) => match ports.open(port).await {
@@ -177,7 +177,7 @@ async fn one(data: Stream, error: Stream, ports: Arc<Ports>) {
         Err(_) => Err(Status::bad_request("the header port is not a port")),
     };
     if let (Err(status), Some(error)) = (ended, &error) {
-        // A client that has gone needs no reason.
+        // The client may be gone.
         let _ = error.write(Bytes::from(status.message)).await;
     }
     writer.finish().await;
@@ -186,11 +186,10 @@ async fn one(data: Stream, error: Stream, ports: Arc<Ports>) {
     }
 }
 
-/// Moves bytes both ways until the node's side ends.
+/// Copies bytes both ways until the node's side ends.
 ///
-/// With its first bytes the connection stands, and the stream of errors is finished: whatever ends it later ends it without words.
-/// Upstream's clients end a connection only when they have read the end of both its streams, which one of theirs may keep them from
-/// (`credit`) that reads neither.
+/// With the first bytes the connection is established, and its error stream is finished: later ends carry no message. Upstream's
+/// clients close a connection only after reading the end of both streams, which an unread stream of theirs may delay (`credit`).
 async fn copy(frames: Frames, mut reader: Reader, writer: &Writer, error: &mut Option<Writer>) -> Result<(), Status> {
     let (mut to_node, mut from_node) = frames.split();
     let reset = reader.reset();
@@ -226,13 +225,13 @@ async fn copy(frames: Frames, mut reader: Reader, writer: &Writer, error: &mut O
     tokio::select! {
         ended = upward => ended,
         ended = downward => ended,
-        // The stream was reset, by the client or for it, which ends the client's connection. A reason would end more: upstream's
-        // clients give up the whole forward, with all its ports, once any connection has one.
+        // The stream was reset, by the client or because it stalled, which ends the client's connection. An error message would end
+        // more: upstream's clients give up the whole forward, with all its ports, once any connection has an error.
         () = reset.cancelled() => Ok(()),
     }
 }
 
-/// Why a connection ends that holds up others.
+/// The reason for ending a connection that blocks others.
 fn stalled() -> Status {
     let why = "the port took nothing of what was sent to it, and held up the other connections";
     Status::timeout(format!("{why}: for {} s", STALL.as_secs()))
@@ -243,7 +242,7 @@ fn verdict(payload: &[u8]) -> Result<(), Status> {
     if status.status == "Success" { Ok(()) } else { Err(status) }
 }
 
-/// Port i has the channels 2i (data) and 2i + 1 (error); each begins with the port's number.
+/// Port i has the channels 2i (data) and 2i + 1 (error); each starts with the port's number.
 pub(crate) async fn by_websocket<S>(
     socket: Socket<S>,
     ports: Arc<Ports>,
@@ -269,10 +268,10 @@ pub(crate) async fn by_websocket<S>(
         while let Ok(message) = websocket::payload(source.next().await) {
             let Some((channel, payload)) = message.and_then(|bytes| framing.split(bytes)) else { continue };
             let channel = u32::from(channel);
-            // It waits longer than until the next is read, for which it counts already.
+            // It waits beyond the next read, for which it is charged already.
             let Ok(charge) = account.charge(payload.len()) else { return };
             let mut charge = Some(charge);
-            // Who is reset says so itself. Any message fits the budget: a socket takes none that is larger.
+            // The reset stream reports it itself. Any message fits the budget: a socket accepts none that is larger.
             while windows.hand_over(channel, &payload, &mut charge).await.is_some() {}
             windows.sweep(channel);
         }
@@ -331,7 +330,7 @@ async fn channel_pair(
         tokio::select! {
             ended = upward => ended,
             ended = downward => ended,
-            // What it would get from here on were not all.
+            // What follows would be incomplete.
             () = reset.cancelled() => Err(stalled()),
         }
     };

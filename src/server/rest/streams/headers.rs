@@ -6,7 +6,7 @@
 
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 
-/// What concerns one connection alone (RFC 9110, section 7.6.1), beside what `Connection` names.
+/// Hop-by-hop headers (RFC 9110, section 7.6.1), in addition to those that `Connection` names.
 const HOP_BY_HOP: &[&str] = &[
     "connection",
     "keep-alive",
@@ -19,12 +19,12 @@ const HOP_BY_HOP: &[&str] = &[
     "upgrade",
     "http2-settings",
 ];
-/// Who asks, and whom he wants to be: for us alone. A backend that saw them could be this server itself, or become its user.
-/// (Upstream drops each once it has been read; `X-Remote-*` are those of a front proxy.)
+/// Credentials and impersonation: for this server only. A backend could be this server itself, or could act as the user. (Upstream
+/// removes each after reading it; `X-Remote-*` are a front proxy's.)
 const CREDENTIALS: &[&str] = &["authorization"];
 const CREDENTIAL_PREFIXES: &[&str] = &["impersonate-", "x-remote-"];
-/// What an extension API server could take for what is asked, instead of what was authorized; and what it would believe of a front
-/// proxy alone: where a request comes from, and of which trace it is a part.
+/// Headers by which an extension API server might serve another request than the authorized one; and those that only a front proxy
+/// is trusted with: the request's source and its trace.
 const REROUTING: &[&str] = &[
     "x-http-method-override",
     "x-http-method",
@@ -39,7 +39,7 @@ const REROUTING: &[&str] = &[
     "baggage",
 ];
 const FORWARDED_PREFIXES: &[&str] = &["x-forwarded-"];
-/// A browser's way to show a bearer token: among the subprotocols of a WebSocket.
+/// How browsers pass a bearer token: as a WebSocket subprotocol.
 const BEARER_PROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
 /// What a browser takes from any answer and applies to its whole origin, which is this server's: to say it is not a backend's.
 /// (Upstream takes the first kind away, and lets the others pass.)
@@ -78,26 +78,25 @@ const OUR_PREFIXES: &[&str] = &["access-control-"];
 /// Protocols that are HTTP again: what is asked within them would be authorized by nobody.
 const HTTP_AGAIN: &[&str] = &["h2c", "http/", "tls/"];
 
-/// Leaves what the backend may see.
+/// Keeps what the backend may see.
 pub fn to_backend(headers: &mut HeaderMap) {
     without_hops(headers);
     without(headers, CREDENTIALS, CREDENTIAL_PREFIXES);
     if let Some(protocols) = without_bearer(headers) {
         headers.remove(header::SEC_WEBSOCKET_PROTOCOL);
-        // Parts of a header's value fit into one.
+        // Parts of a valid header value are valid.
         if let Some(value) = HeaderValue::from_str(&protocols).ok().filter(|_| !protocols.is_empty()) {
             headers.insert(header::SEC_WEBSOCKET_PROTOCOL, value);
         }
     }
 }
 
-/// Leaves what an extension API server may see, beside what is taken away towards any backend.
+/// Keeps what an extension API server may see, after `to_backend`.
 pub fn to_extension(headers: &mut HeaderMap) {
     without(headers, REROUTING, FORWARDED_PREFIXES);
 }
 
-/// Takes headers away by their names and by what their names begin with. Where headers become variables (CGI, WSGI), `_` and `-`
-/// are the same.
+/// Removes headers by name and by prefix. Where headers become variables (CGI, WSGI), `_` and `-` are equivalent.
 fn without(headers: &mut HeaderMap, names: &[&str], prefixes: &[&str]) {
     let is_named = |name: &&HeaderName| {
         let name = name.as_str().replace('_', "-");
@@ -118,7 +117,7 @@ pub struct Mount<'a> {
 /// Leaves what the client may see.
 pub fn from_backend(headers: &mut HeaderMap, mount: &Mount<'_>) {
     if headers.contains_key(header::TRANSFER_ENCODING) {
-        // It does not count then, and what it says may be wrong.
+        // Content-Length is ignored then, and may be wrong.
         headers.remove(header::CONTENT_LENGTH);
     }
     without_hops(headers);
@@ -139,7 +138,7 @@ pub fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     (named && more.is_none() && !again && !text.is_empty() && !text.contains(',')).then(|| one.clone())
 }
 
-/// Whether a backend has switched to what it was asked for.
+/// Whether a backend has upgraded to the requested protocol.
 pub fn is_switched_to(headers: &HeaderMap, wanted: &HeaderValue) -> bool {
     let mut told = headers.get_all(header::UPGRADE).into_iter();
     let same = |told: &HeaderValue| told.as_bytes().trim_ascii().eq_ignore_ascii_case(wanted.as_bytes().trim_ascii());
@@ -181,7 +180,7 @@ fn without_hops(headers: &mut HeaderMap) {
     named.iter().map(String::as_str).chain(HOP_BY_HOP.iter().copied()).for_each(|name| drop(headers.remove(name)));
 }
 
-/// The subprotocols that are no token, if there is one that is.
+/// The subprotocols without bearer tokens; `None` if there are none of these.
 fn without_bearer(headers: &HeaderMap) -> Option<String> {
     let all = super::words(headers, "sec-websocket-protocol");
     let is_token = |word: &&str| word.starts_with(BEARER_PROTOCOL);

@@ -1,4 +1,4 @@
-//! `pods/log`: the node's bytes as a plain text, or as a WebSocket's messages, that go on for as long as the log is followed.
+//! `pods/log`: the node's bytes as plain text, or as WebSocket messages, for as long as the log is followed.
 
 use std::time::Duration;
 
@@ -18,13 +18,13 @@ use crate::rest::reply::{self, BodyError, Reply};
 use podwright_api::stream::{Frame, STATUS, STDOUT};
 use podwright_api::{Request, Status};
 
-/// So long a node may think about whether there is a log, before the answer begins without knowing.
+/// How long to wait for the node's first frame before the response starts without it.
 const FIRST_WORD: Duration = Duration::from_secs(2);
 
-/// A WebSocket's messages are the log's bytes, or these in base64 as texts.
+/// WebSocket messages contain the log's bytes, or base64 text.
 const WEBSOCKET: &[&str] = &["binary.k8s.io", "base64.binary.k8s.io"];
 
-/// A log that has begun: what has come of it already, unless it is over.
+/// A log that has started, with its first bytes, unless it has ended.
 struct Begun {
     frames: Frames,
     first: Option<Frame>,
@@ -53,7 +53,7 @@ pub async fn serve(server: &Server, request: Request, mut ask: Ask, ended: Ended
     Ok(reply)
 }
 
-/// A log that is over before it began is an error, or nothing was said.
+/// A log that ends immediately is an error or empty.
 async fn begin(server: &Server, request: Request) -> Result<Begun, Status> {
     let mut frames = open(server, request).await?;
     let first = match tokio::time::timeout(FIRST_WORD, frames.next()).await {
@@ -75,7 +75,7 @@ async fn begin(server: &Server, request: Request) -> Result<Begun, Status> {
 }
 
 impl Begun {
-    /// Its bytes. One whose end does not come ends with an error.
+    /// Its bytes. One that is cut off ends with an error.
     fn chunks(self) -> impl Stream<Item = Result<Bytes, BodyError>> + Send {
         stream::unfold(self, |mut log| async move {
             if log.is_over {
@@ -91,15 +91,15 @@ impl Begun {
     }
 }
 
-/// Sends a log by messages, until it ends or nobody listens any more.
+/// Sends a log as messages, until it ends or the client is gone.
 async fn send(socket: Socket, framing: Framing, log: Begun) {
     let (mut sink, mut source) = socket.split();
     let mut chunks = std::pin::pin!(log.chunks());
     let down = async {
-        // As upstream: an empty message says that the log begins.
+        // As upstream: an empty message marks the beginning.
         let mut next = Some(Ok(Bytes::new()));
         while let Some(bytes) = next {
-            // One that is cut off ends without the words of an end.
+            // One that is cut off ends without a normal close.
             let Ok(bytes) = bytes else { return };
             if sink.send(framing.whole(bytes)).await.is_err() {
                 return;
@@ -108,7 +108,7 @@ async fn send(socket: Socket, framing: Framing, log: Begun) {
         }
         websocket::close(&mut sink).await;
     };
-    // What a client says means nothing, but that it is there.
+    // Input from the client only shows that it is there.
     let up = async { while websocket::payload(source.next().await).is_ok() {} };
     tokio::select! {
         () = down => {}
@@ -116,7 +116,7 @@ async fn send(socket: Socket, framing: Framing, log: Begun) {
     }
 }
 
-/// The next bytes; `None` at the end, which the node tells. That something went wrong there can be said no more.
+/// The next bytes; `None` at the end reported by the node, by when it is too late to report errors.
 async fn next(frames: &mut Frames) -> Option<Result<Frame, BodyError>> {
     loop {
         let Some(Ok(frame)) = frames.next().await else { return Some(Err(broken_off())) };

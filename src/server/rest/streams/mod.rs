@@ -1,4 +1,4 @@
-//! What needs a node: logs, exec, attach, portforward, proxy; WebSocket and SPDY re-framed to the node's frames.
+//! Requests that need a node: logs, exec, attach, portforward, proxy; translates WebSocket and SPDY to the node's frames.
 
 use std::time::Duration;
 
@@ -40,15 +40,15 @@ mod windows;
 
 /// The caller's end of a session with a node.
 pub(crate) type Frames = Framed<DuplexStream, FrameCodec>;
-/// A connection that has been switched to another protocol.
+/// A connection after its upgrade.
 type Upgraded = hyper_util::rt::TokioIo<hyper::upgrade::Upgraded>;
 
 const BUFFER: usize = 64 << 10;
-/// For how long an end may go on that has been told of the other one's.
+/// How long one side may go on after the other has ended.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
-/// The methods that a session may come by, upstream's `rest.Connecter.ConnectMethods`: kubectl's WebSockets by GET, SPDY by
-/// POST. A HEAD, which elsewhere is a GET, has none: no session is opened for who wants no answer.
+/// The methods that open a session, upstream's `rest.Connecter.ConnectMethods`: kubectl uses GET for WebSockets, POST for SPDY. A
+/// HEAD, otherwise like a GET, opens none, as there is no use for it.
 pub(super) fn is_method_of(subresource: &str, method: &Method) -> bool {
     match subresource {
         "log" => *method == Method::GET,
@@ -60,8 +60,7 @@ pub(super) fn is_method_of(subresource: &str, method: &Method) -> bool {
     }
 }
 
-/// The verb that a method is authorized as where it goes to a node; upstream's `RequestInfoFactory`. No rule but `*` has the
-/// others'.
+/// The verb that a proxied method is authorized as; upstream's `RequestInfoFactory`. For other methods only `*` matches.
 pub(super) fn verb_of(method: &Method) -> &'static str {
     match *method {
         Method::GET | Method::HEAD => "get",
@@ -73,7 +72,7 @@ pub(super) fn verb_of(method: &Method) -> &'static str {
     }
 }
 
-/// Answers a request that needs a node.
+/// Handles a request that needs a node.
 pub(super) async fn connect(
     face: &Face,
     peer: &Peer,
@@ -82,7 +81,7 @@ pub(super) async fn connect(
     ask: Ask,
 ) -> Result<Reply, Status> {
     let sub = request.subresource.clone().unwrap_or_default();
-    // As upstream since 1.35: by GET, a session needs the right to get it and (below) to create it.
+    // As upstream since 1.35: with GET, a session requires the right to get and (below) to create.
     if matches!(sub.as_str(), "exec" | "attach" | "portforward") {
         face.server.may_by(&request, verb_of(&ask.method)).await?;
     }
@@ -103,8 +102,8 @@ pub(super) async fn connect(
     }
 }
 
-/// Comes when who has asked is nobody any more, or may not do any more what is asked of him here. (Of the session with a node the
-/// server asks again itself; but a port-forward may have none at the moment.)
+/// Resolves when the credentials or the authorization end. (The server checks a session with a node itself; but a port-forward may
+/// have none at the moment.)
 fn ended(face: &Face, peer: &Peer, request: &Request, ask: &Ask) -> Result<Ended, Status> {
     let call = ResolvedRequest::resolve(&face.server.kinds(), request.clone())?;
     let by_method = verb_of(&ask.method);
@@ -120,18 +119,18 @@ fn ended(face: &Face, peer: &Peer, request: &Request, ask: &Ask) -> Result<Ended
     Ok(either(disowned, face.server.withdrawn(asked)))
 }
 
-/// Opens the session that a connect request asks for, for who is there already.
+/// Opens the session of a connect request whose caller is already connected.
 async fn open(server: &Server, request: Request) -> Result<Frames, Status> {
     ask(server, request).await?.dial(server)
 }
 
-/// A session that the node is asked for once it is dialled; it ends by itself if that takes too long.
+/// A session that is requested from the node once it is dialled; it expires otherwise.
 struct Awaited {
     id: String,
     user: String,
 }
 
-/// Has a connect request checked.
+/// Checks a connect request.
 async fn ask(server: &Server, request: Request) -> Result<Awaited, Status> {
     let user = request.user.name.clone();
     match server.handle(request).await?.body {
@@ -145,20 +144,20 @@ impl Awaited {
         let gone = || Status::timeout("the stream has ended before it began");
         let (ours, theirs) = tokio::io::duplex(BUFFER);
         let half = server.streams.take(&self.id, &self.user).ok_or_else(gone)?;
-        // With its client's connection, whose end is looked after there.
+        // It ends with its client's connection.
         half.send(Come { half: Box::new(theirs), ended: never() }).map_err(|_| gone())?;
         Ok(Framed::new(ours, FrameCodec))
     }
 }
 
-/// Opens a session that the server itself wants.
+/// Opens a session for the server itself.
 fn ask_node(server: &Server, node: &str, task: Task, counted: OpenSession) -> Result<Frames, Status> {
     const USER: &str = "system:apiserver";
     let id = server.streams.open(&server.env, node, USER, task, counted, never())?;
     Awaited { id, user: USER.to_owned() }.dial(server)
 }
 
-/// How a session ends of whose end nothing is known.
+/// The status of a session that broke off without one.
 fn cut_off() -> Status {
     Status::internal("the session was cut off before its end")
 }
@@ -179,7 +178,7 @@ fn log_options(query: &Query) -> Result<Value, Status> {
             options.insert(key.into(), number.into());
         }
     }
-    // What they may be is said where they are known whatever the face.
+    // The values are validated where the options are parsed.
     Ok(options.into())
 }
 
@@ -210,7 +209,7 @@ fn check<T: DeserializeOwned>(options: Value) -> Result<Value, Status> {
     Ok(options)
 }
 
-/// Whether a request wants its connection switched to this protocol.
+/// Whether a request wants to upgrade to this protocol.
 pub(super) fn wants_upgrade(headers: &HeaderMap, protocol: &str) -> bool {
     let has = |name: HeaderName, wanted: &str| {
         words(headers, name.as_str()).iter().any(|word| word.eq_ignore_ascii_case(wanted))
@@ -218,13 +217,13 @@ pub(super) fn wants_upgrade(headers: &HeaderMap, protocol: &str) -> bool {
     has(header::CONNECTION, "upgrade") && has(header::UPGRADE, protocol)
 }
 
-/// All values of a header that lists words.
+/// All values of a comma-separated header.
 fn words<'a>(headers: &'a HeaderMap, name: &str) -> Vec<&'a str> {
     let texts = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
     texts.flat_map(|text| text.split(',')).map(str::trim).filter(|word| !word.is_empty()).collect()
 }
 
-/// The answer that switches a connection, with the headers that the protocol wants.
+/// The 101 response, with the protocol's headers.
 fn switching(protocol: &'static str, headers: &[(&'static str, &str)]) -> Reply {
     let mut reply = reply::text(StatusCode::SWITCHING_PROTOCOLS, Bytes::new());
     let map = reply.headers_mut();
@@ -239,19 +238,19 @@ fn switching(protocol: &'static str, headers: &[(&'static str, &str)]) -> Reply 
     reply
 }
 
-/// How a client wants to speak, and the answer that says yes.
+/// The client's protocol, with the accepting response.
 enum Switch {
     WebSocket { protocol: String, reply: Reply },
     Spdy { reply: Reply },
 }
 
-/// Chooses protocol and subprotocol, each list in our order of preference.
+/// Chooses protocol and subprotocol, each by our order of preference.
 fn switch(ask: &Ask, websocket: &[&str], spdy: &[&str]) -> Result<Switch, Status> {
     let headers = ask.http.headers();
     if wants_upgrade(headers, "websocket") {
         let offered = words(headers, "sec-websocket-protocol");
         let chosen = websocket.iter().find(|name| offered.contains(name));
-        // Who names no protocol gets the oldest, as upstream has it.
+        // Without subprotocols the oldest is used, as upstream.
         let protocol = match (chosen, offered.is_empty()) {
             (Some(name), _) => *name,
             (None, true) => "",

@@ -1,4 +1,4 @@
-//! proxy: HTTP to a Pod, to an endpoint of a Service, to a node's address; dialled from inside the node's network.
+//! proxy: HTTP to a Pod, an endpoint of a Service, or a node's address; dialled from within the node's network.
 
 use std::fmt::Display;
 use std::io;
@@ -36,34 +36,33 @@ use podwright_api::rpc::{PodRef, Task};
 use podwright_api::stream::{CLOSE, Frame, STATUS, STDIN, STDOUT};
 use podwright_api::{Object, Options, Request, Status, User, Verb, kinds};
 
-/// Upstream's, of a node that names none.
+/// Upstream's default.
 const KUBELET_PORT: u16 = 10250;
 
-/// More is not read before an answer's head has come: interim answers have no end by themselves.
+/// The most bytes read before the response's head is complete: interim responses are otherwise unbounded.
 const MAX_HEAD: usize = 1 << 20;
 
-/// Where a request goes: an address, and the node whose network it is dialled from. Without a node it is outside of all of
-/// them.
+/// The destination of a request: an address, and the node whose network it is dialled from; none: the server's own network.
 #[derive(Default)]
 pub struct Backend {
     node: Option<String>,
     host: String,
     port: u16,
-    /// The Pod that it is, where that is known.
+    /// The Pod, if known.
     pod: Option<PodRef>,
-    /// The node's own endpoints, which its agent answers: nothing listens at the address.
+    /// The node's own endpoints, which its agent serves: nothing listens at the address.
     endpoints: bool,
 }
 
 impl Backend {
-    /// As a URL has it: IPv6 in brackets.
+    /// In URL form: IPv6 in brackets.
     pub fn address(&self) -> String {
         let Backend { host, port, .. } = self;
         if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
     }
 
-    /// Connects, where its purpose may lead; for a user, whose session with the node or its Pod it is, or for the server itself,
-    /// which counts none.
+    /// Connects if the purpose permits the address; for a user, whose session with the node or Pod it is, or uncounted for the
+    /// server itself.
     pub(crate) async fn dial(&self, server: &Server, purpose: Purpose, user: Option<&User>) -> Result<Dialled, Status> {
         let Some(node) = &self.node else {
             let stream = dial::connect(purpose, &self.host, self.port).await;
@@ -72,7 +71,7 @@ impl Backend {
         let task = match self.endpoints {
             true => Task::Endpoints,
             false => {
-                // A node is asked for an address alone: it resolves no name.
+                // Nodes dial addresses only: they resolve no names.
                 let not_allowed = |why: anyhow::Error| Status::bad_request(why.to_string());
                 let ip = self.host.parse().map_err(|_| not_allowed(anyhow::anyhow!("address not allowed")))?;
                 dial::permitted(purpose, ip).map_err(not_allowed)?;
@@ -92,12 +91,12 @@ impl Backend {
     }
 }
 
-/// Bytes to a backend and back.
+/// A byte stream to a backend.
 pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Connection for S {}
 pub type Dialled = Box<dyn Connection>;
 
-/// A connection with something that is held for as long as it is open: a session that it counts as, say.
+/// A connection together with something that is held while it is open, such as a counted session.
 pub struct Holding<T> {
     stream: Dialled,
     _held: T,
@@ -127,7 +126,7 @@ impl<T: Unpin> AsyncWrite for Holding<T> {
     }
 }
 
-/// An endpoint of a Service, any of them: for a webhook, or an extension API server.
+/// Any endpoint of a Service: for a webhook, or an extension API server.
 pub async fn backend_of(server: &Server, namespace: &str, name: &str, port: u16) -> Result<Backend, Status> {
     let request = Request {
         resource: "services".into(),
@@ -149,7 +148,7 @@ pub async fn serve(server: &Server, target: Target, request: Request, ask: Ask, 
     server.may_by(&request, super::verb_of(&ask.method)).await?;
     server.admit_proxy(&request, target.rest.as_deref().unwrap_or("")).await?;
     let Some(rest) = target.rest.clone() else {
-        // Relative links of a page would lead astray without the slash.
+        // Without the trailing slash a page's relative links would be wrong.
         let query = ask.http.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
         let mut reply = reply::text(StatusCode::MOVED_PERMANENTLY, "");
         let location = HeaderValue::from_str(&format!("{}/{query}", ask.path)).map_err(Status::internal)?;
@@ -167,7 +166,7 @@ pub async fn serve(server: &Server, target: Target, request: Request, ask: Ask, 
         _ => node(server, named, port).await?,
     };
     let dialled = backend.dial(server, Purpose::Proxy, Some(&user)).await?;
-    // The way to a node's own endpoints is the agent's, whatever the scheme.
+    // A node's own endpoints are reached through its agent, with any scheme.
     let connection = if by_tls && !backend.endpoints { secured(dialled, &backend).await? } else { dialled };
     let ended = ended.shared();
     let base = ask.path.strip_suffix(rest.as_str()).unwrap_or(&ask.path).to_owned();
@@ -175,7 +174,7 @@ pub async fn serve(server: &Server, target: Target, request: Request, ask: Ask, 
     let reply = pass(connection, way, ask, HeaderMap::new(), ended.clone()).await?;
     match reply.status() {
         StatusCode::SWITCHING_PROTOCOLS => Ok(reply),
-        // What is broken off is not whole to the client either.
+        // A truncated response is truncated for the client, too.
         _ => Ok(until(reply, ended.boxed())),
     }
 }
@@ -183,7 +182,7 @@ pub async fn serve(server: &Server, target: Target, request: Request, ask: Ask, 
 /// How long a TLS handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// The same connection by TLS. Whose certificate is there is not asked, as upstream has it: it is an address that is dialled.
+/// The same connection with TLS. Certificates are not verified, as upstream: the destination is an address.
 async fn secured(connection: Dialled, backend: &Backend) -> Result<Dialled, Status> {
     let connector = TlsConnector::from(Arc::new(authorities::trusting_anyone().map_err(Status::internal)?));
     let name = ServerName::try_from(backend.host.clone()).map_err(Status::internal)?;
@@ -199,7 +198,7 @@ fn unreachable(address: &str, why: &dyn Display) -> Status {
     Status::unavailable(format!("error trying to reach service: dial tcp {address}: {why}"))
 }
 
-/// `[scheme:]name[:port]`: whether it is by TLS, the name and the port. With a scheme a port follows, if an empty one.
+/// `[scheme:]name[:port]`: whether it uses TLS, the name and the port. After a scheme a port is required, but may be empty.
 fn split_name(text: &str) -> Option<(bool, &str, &str)> {
     let found = match text.split(':').collect::<Vec<_>>()[..] {
         [name] => (false, name, ""),
@@ -210,7 +209,7 @@ fn split_name(text: &str) -> Option<(bool, &str, &str)> {
     (!found.1.is_empty()).then_some(found)
 }
 
-/// Looks into an object, for the user of the request.
+/// Looks into an object, on behalf of the request's user.
 async fn read<T>(server: &Server, request: Request, look: impl FnOnce(Object) -> T) -> Result<T, Status> {
     server.read_as_server(Request { verb: Verb::Get, subresource: None, body: None, ..request }, look).await
 }
@@ -243,7 +242,7 @@ fn at_pod(pod: &Object, port: &str, default: u16) -> Result<Backend, Status> {
     }
 }
 
-/// An address of a node; with the port of its own endpoints, or none, those.
+/// A node's address; without a port, or with its kubelet's, the kubelet's own endpoints.
 async fn node(server: &Server, request: Request, port: &str) -> Result<Backend, Status> {
     let node = read(server, request, |node| node).await?;
     let said = node.0["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"].as_u64();
@@ -264,13 +263,13 @@ fn identity(pod: &Object) -> PodRef {
     }
 }
 
-/// The phase of a Pod that has ended: its status still has the address, which may be another's by now.
+/// The phase of a finished Pod: its status still has the address, which may belong to another by now.
 fn ended(pod: &Object) -> Option<&str> {
     pod.0["status"]["phase"].as_str().filter(|phase| matches!(*phase, "Succeeded" | "Failed"))
 }
 
-/// A ready endpoint of a Service, any of them that is a Pod. Users write endpoints: one that is no Pod of the namespace by the
-/// Pod's own word leads nowhere (upstream's `isValidAddress`), and is dialled from the node that has the Pod.
+/// A random ready endpoint of a Service that is a Pod. Users write endpoints: one that does not match its Pod's own status is
+/// ignored (upstream's `isValidAddress`); it is dialled from the Pod's node.
 async fn service(server: &Server, request: Request, port: &str) -> Result<Backend, Status> {
     let user = request.user.clone();
     let service = read(server, request, |service| service).await?;
@@ -284,13 +283,13 @@ async fn service(server: &Server, request: Request, port: &str) -> Result<Backen
             user: user.clone(),
             ..Request::default()
         };
-        // A Pod that has gone meanwhile has no endpoint.
+        // A deleted Pod has no endpoint.
         backends.extend(read(server, request, |pod| of_pod(&pod, backend)).await.ok().flatten());
     }
     chosen(server, &service, backends)
 }
 
-/// The endpoint, where it is the Pod's by the Pod's own word.
+/// The endpoint, if it matches the Pod's own status.
 fn of_pod(pod: &Object, endpoint: Backend) -> Option<Backend> {
     let ips = pod.0["status"]["podIPs"].as_array().into_iter().flatten().filter_map(|ip| ip["ip"].as_str());
     let is_its = ips.chain(pod.0["status"]["podIP"].as_str()).any(|ip| ip == endpoint.host);
@@ -310,10 +309,10 @@ fn no_endpoints(service: &Object) -> Status {
     Status::unavailable(format!("no endpoints available for service \"{}\"", service.name()))
 }
 
-/// What a slice says of one endpoint.
+/// An endpoint in a slice.
 struct Endpoint {
     backend: Backend,
-    /// The Pod of the Service's namespace that it says to be.
+    /// Its target Pod in the Service's namespace.
     pod: Option<String>,
 }
 
@@ -379,7 +378,7 @@ pub async fn pass(
     let bound = connection.bound();
     let shaken = hyper::client::conn::http1::handshake(TokioIo::new(connection)).await;
     let (mut sender, connection) = shaken.map_err(|why| unreachable(address, &why))?;
-    // Until there is an answer the connection ends with whoever waits for it; then with the answer's body.
+    // Until the response the connection ends with the caller; then with the response's body.
     let over = ended.clone();
     let connection = AbortOnDropHandle::new(tokio::spawn(async move {
         tokio::select! {
@@ -422,7 +421,7 @@ pub async fn pass(
     let mut reply = answer.map(|body| body.map_err(reply::BodyError::other).boxed_unsync());
     headers::from_backend(reply.headers_mut(), &mount);
     if wanted.is_some() {
-        // What the client has already sent in its hope for another protocol is no request.
+        // Data that the client sent in expectation of an upgrade is no request.
         reply.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     if ask.method == Method::HEAD {
@@ -431,7 +430,7 @@ pub async fn pass(
     Ok(reply)
 }
 
-/// Joins both ends once they have switched; either may hang up, and neither goes on after the end.
+/// Connects both ends after the upgrade; either may close, and both stop at the end.
 fn tunnel(client: upgrade::OnUpgrade, backend: upgrade::OnUpgrade, ended: Shared<Ended>) {
     tokio::spawn(async move {
         let joined = async {
@@ -445,7 +444,7 @@ fn tunnel(client: upgrade::OnUpgrade, backend: upgrade::OnUpgrade, ended: Shared
     });
 }
 
-/// A session's bytes as a plain stream. The session ends with it, whatever the backend does.
+/// A session's bytes as a plain stream. It ends the session when closed, whatever the backend does.
 fn bytes_of(frames: Frames) -> Dialled {
     let (ours, theirs) = tokio::io::duplex(BUFFER);
     let gone = CancellationToken::new();
@@ -464,7 +463,7 @@ fn bytes_of(frames: Frames) -> Dialled {
             let _ = to_node.send(Frame { channel: CLOSE, payload: Bytes::from_static(&[STDIN]) }).await;
             gone.cancelled().await;
         };
-        // What was sent last still goes to a backend that takes it.
+        // The last data still reaches a backend that accepts it.
         let late = async {
             gone.cancelled().await;
             tokio::time::sleep(LAST_WORDS).await;

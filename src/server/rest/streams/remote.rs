@@ -21,11 +21,11 @@ use crate::rest::reply::Reply;
 use podwright_api::stream::{CLOSE, Frame, RESIZE, STATUS, STDERR, STDIN, STDOUT};
 use podwright_api::{Request, Status};
 
-/// v5 is v4 with half-close. Those before v4 tell in words how a process ended, and only where it failed.
+/// v5 is v4 with half-close. Versions before v4 report failures as text, and success not at all.
 const WEBSOCKET: &[&str] =
     &["v5.channel.k8s.io", "v4.channel.k8s.io", "v4.base64.channel.k8s.io", "channel.k8s.io", "base64.channel.k8s.io"];
 const SPDY: &[&str] = &["v4.channel.k8s.io"];
-/// So long a client may take to open its streams; the session waits as long.
+/// How long a client may take to open its streams; the session waits as long.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// The size of a terminal is told by no more: two numbers. A node gives the rest up when it reads it, and holds it until then.
 const LONGEST_SIZE: usize = 256;
@@ -46,7 +46,7 @@ pub(super) async fn serve(
         stderr: ask.query.flag("stderr") && !tty,
         tty,
     };
-    // What is wrong with the request is still an answer in HTTP.
+    // Errors in the request are still HTTP responses.
     let session = super::ask(&server, request).await?;
     let (upgrade, account) = (hyper::upgrade::on(&mut ask.http), server.account(&ask.user));
     let messages = server.messages(&ask.user, websocket::MAX_MESSAGE);
@@ -59,7 +59,7 @@ pub(super) async fn serve(
             Ok(upgraded) => hyper_util::rt::TokioIo::new(upgraded),
             Err(why) => return tracing::debug!("a session was not upgraded: {why}"),
         };
-        // Only now, with a client that can hear it, anything is started.
+        // The session starts only now, when the client can receive its output.
         let dial = || session.dial(&server).inspect_err(|why| tracing::debug!("a session was not opened: {why}"));
         let ended = ended.shared();
         let over = ended.clone();
@@ -78,14 +78,14 @@ pub(super) async fn serve(
         };
         tokio::select! {
             () = whole => {}
-            // Whether the client hears it is his matter.
+            // Best effort.
             () = late => {}
         }
     });
     Ok(reply)
 }
 
-/// Which streams a session has.
+/// The streams of a session.
 #[derive(Clone, Copy)]
 pub(crate) struct Ends {
     pub stdin: bool,
@@ -94,11 +94,11 @@ pub(crate) struct Ends {
     pub tty: bool,
 }
 
-/// What a WebSocket's subprotocol says of its messages.
+/// The message format of a WebSocket's subprotocol.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Dialect {
     framing: Framing,
-    /// How it ended is a `Status`, and told in any case.
+    /// The result is a `Status`, and always sent.
     has_status: bool,
 }
 
@@ -108,12 +108,12 @@ impl Dialect {
         Dialect { framing: Framing::of(protocol), has_status }
     }
 
-    /// The message that tells how a session ends, where there is one.
+    /// The message with the result of a session, if any.
     fn verdict(self, status: &Status) -> Option<Message> {
         self.message(&Frame { channel: STATUS, payload: encoded(status) })
     }
 
-    /// The message for what the node says, where there is one.
+    /// The message for a frame from the node, if any.
     fn message(self, frame: &Frame) -> Option<Message> {
         if frame.channel != STATUS || self.has_status {
             return Some(self.framing.message(frame.channel, &frame.payload));
@@ -128,8 +128,8 @@ fn encoded(status: &Status) -> Bytes {
     serde_json::to_vec(status).unwrap_or_default().into()
 }
 
-/// The channels are the frames' own: only the framing differs. Nothing goes to the node once `ended` resolves, and the client is told
-/// so: a session that ends without a word is one that has succeeded, to clients.
+/// Channels are the same as in frames: only the framing differs. Nothing is sent to the node once `ended` resolves, and the client
+/// gets an error: clients consider a session that ends silently a success.
 pub(crate) async fn by_websocket<S>(
     socket: Socket<S>,
     frames: Frames,
@@ -153,13 +153,13 @@ pub(crate) async fn by_websocket<S>(
                 _ => false,
             };
             if wanted && to_node.send(Frame { channel, payload }).await.is_err() {
-                // The node does not listen any more, but has still to say how it ended.
+                // The node no longer reads, but has not reported the result yet.
                 std::future::pending::<()>().await;
             }
         }
     };
     let downward = async {
-        // An empty message says that the session stands.
+        // An empty message shows that the session is established.
         let first = match (ends.stdout, ends.stderr) {
             (true, _) => STDOUT,
             (false, true) => STDERR,
@@ -171,7 +171,7 @@ pub(crate) async fn by_websocket<S>(
         let mut told = false;
         while let Some(Ok(frame)) = from_node.next().await {
             let message = match frame.channel {
-                // The node asks whether the client is there, of whom nothing is read.
+                // The node probes whether a silent client is still there.
                 CLOSE => Some(dialect.framing.message(first, &[])),
                 _ => dialect.message(&frame),
             };
@@ -185,7 +185,7 @@ pub(crate) async fn by_websocket<S>(
             }
         }
         if let Some(message) = dialect.verdict(&cut_off()).filter(|_| !told) {
-            // Who has gone need not be told.
+            // The client may be gone.
             let _ = sink.send(message).await;
         }
         websocket::close(&mut sink).await;
@@ -203,7 +203,7 @@ pub(crate) async fn by_websocket<S>(
     }
 }
 
-/// The streams that a client opens for one session.
+/// The streams that a client opened for one session.
 #[derive(Default)]
 struct Opened {
     error: Option<Stream>,

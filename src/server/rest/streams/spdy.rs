@@ -1,7 +1,6 @@
-//! SPDY/3.1, as much of it as Kubernetes' streaming uses: streams that the client opens, headers, data, pings.
+//! SPDY/3.1, as far as Kubernetes' streaming uses it: streams opened by the client, headers, data, pings.
 //!
-//! The clients have no flow control: they take no notice of windows, neither as senders (see `windows`) nor as readers (see
-//! `credit`).
+//! Clients have no flow control: they ignore windows, both as senders (see `windows`) and as readers (see `credit`).
 //! <https://www.chromium.org/spdy/spdy-protocol/spdy-protocol-draft3-1/>
 
 use std::io;
@@ -30,14 +29,14 @@ const PROTOCOL_ERROR: u32 = 1;
 const REFUSED: u32 = 3;
 const FLOW_CONTROL_ERROR: u32 = 7;
 
-/// The largest frame and header block that are taken in, and how many streams may be open.
+/// The largest frame and header block, and the most open streams.
 const MAX_FRAME: usize = 1 << 20;
 const MAX_HEADERS: usize = 8 << 10;
 const MAX_STREAMS: usize = 1000;
-/// Frames that may wait for a slow connection.
+/// Frames buffered for a slow connection.
 const BACKLOG: usize = 16;
 const PIECE: usize = 32 << 10;
-/// The words that headers are compressed with, each behind its length, then a text; section 2.6.10.1.
+/// The compression dictionary of headers: words with length prefixes, then a text; section 2.6.10.1.
 static DICTIONARY: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let mut out = Vec::with_capacity(1423);
     for word in WORDS.split(' ').map(|word| word.replace('_', " ")) {
@@ -62,7 +61,7 @@ const TAIL: &str = "100101201202205206300302303304305306307402405406407408409410
     application/xml,application/xhtml+xml,text/plain,text/javascript,publicprivatemax-age=gzip,deflate,sdch\
     charset=utf-8charset=iso-8859-1,utf-,*,enq=0.";
 
-/// The server's end of one connection.
+/// The server's side of one connection.
 pub struct Session {
     streams: mpsc::Receiver<Stream>,
     outlet: Outlet,
@@ -71,7 +70,7 @@ pub struct Session {
     reads: AbortOnDropHandle<()>,
 }
 
-/// A stream that the client has opened.
+/// A stream opened by the client.
 pub struct Stream {
     headers: Vec<(String, String)>,
     reader: Reader,
@@ -84,7 +83,7 @@ pub struct Writer {
 }
 
 impl Stream {
-    /// A header's value, by its name in lower case; "" without it.
+    /// The value of a header, by its lower-case name; "" without it.
     pub fn header(&self, name: &str) -> &str {
         self.headers.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value)
     }
@@ -101,16 +100,16 @@ impl Writer {
         }
         Ok(())
     }
-    /// Says that nothing more comes.
+    /// Ends the stream's output.
     pub async fn finish(&self) {
-        // A connection that is gone needs no end.
+        // The connection may be gone.
         let _ = self.outlet.data(self.id, data(self.id, FIN, &[])).await;
     }
 }
 
 impl Session {
-    /// `stall`: for how long a stream may take nothing while it holds up others; `None`: for ever, all streams are one's. What
-    /// the client has begun to send, and nobody has taken, is on `account`; it ends when that gives way.
+    /// `stall`: how long a stream may accept no data while it blocks others; `None`: forever, as all streams belong together.
+    /// Unconsumed data from the client is charged to `account`; the connection ends when that must make room.
     pub fn start<T: AsyncRead + AsyncWrite + Send + 'static>(
         connection: T,
         stall: Option<Duration>,
@@ -121,7 +120,7 @@ impl Session {
         let (accepted, streams) = mpsc::channel(BACKLOG);
         let (end, ended) = watch::channel(false);
         let written = AbortOnDropHandle::new(tokio::spawn(write_all(to, outgoing)));
-        // Streams that are one's wait for each other anyway.
+        // Streams that belong together wait for each other anyway.
         let outlet = Outlet::new(frames, stall.is_some());
         let acceptor = Acceptor::new(outlet.clone(), accepted, stall, account.clone());
         let reads = AbortOnDropHandle::new(tokio::spawn(async move {
@@ -138,23 +137,23 @@ impl Session {
         Session { streams, outlet, ended, written, reads }
     }
 
-    /// The next stream; `None` when the client has gone.
+    /// The next stream; `None` when the client is gone.
     pub async fn accept(&mut self) -> Option<Stream> {
         self.streams.recv().await
     }
 
-    /// Resolves when the client has gone.
+    /// Resolves when the client is gone.
     pub async fn closed(&mut self) {
         // An error means the same.
         let _ = self.ended.wait_for(|ended| *ended).await;
     }
 
-    /// Says goodbye and waits until all has been written.
+    /// Sends GOAWAY and waits until everything is written.
     pub async fn end(self) {
         let mut goaway = control(GOAWAY, 0, 8);
         goaway.put_u64(0);
         let _ = self.outlet.control(goaway.freeze()).await;
-        // The reader hears what the client still says, so that it is not reset while it reads our last words.
+        // Keeps reading from the client, so that it is not reset while it reads our last data.
         let mut ended = self.ended;
         let _ = tokio::time::timeout(Duration::from_secs(5), ended.wait_for(|ended| *ended)).await;
         self.reads.abort();
@@ -176,7 +175,7 @@ async fn write_all(mut to: impl AsyncWrite + Unpin, mut frames: mpsc::Receiver<B
     let _ = to.shutdown().await;
 }
 
-/// Reads frames and hands them to their streams.
+/// Reads frames and dispatches them to streams.
 struct Acceptor {
     outlet: Outlet,
     accepted: mpsc::Sender<Stream>,
@@ -189,7 +188,7 @@ struct Acceptor {
 impl Acceptor {
     fn new(outlet: Outlet, accepted: mpsc::Sender<Stream>, stall: Option<Duration>, account: Arc<Account>) -> Acceptor {
         let mut deflate = Compress::new(Compression::fast(), true);
-        // Without the dictionary the headers would be longer, but as good.
+        // Without the dictionary headers are longer, but valid.
         let _ = deflate.set_dictionary(&DICTIONARY);
         let (windows, inflate) = (Windows::new(stall), Decompress::new(true));
         Acceptor { outlet, accepted, windows, inflate, deflate, account }
@@ -197,7 +196,7 @@ impl Acceptor {
 
     async fn run(mut self, mut from: impl AsyncRead + Unpin) -> io::Result<()> {
         loop {
-            // What has not begun may be waited for for ever.
+            // There is no time limit between frames.
             let begun = match from.read_u8().await {
                 Ok(begun) => begun,
                 Err(why) if why.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
@@ -219,14 +218,14 @@ impl Acceptor {
                 RST_STREAM if length >= 4 => self.windows.reset((&payload[..4]).get_u32()),
                 PING => self.pong(payload).await?,
                 GOAWAY => return Ok(()),
-                // Settings, window updates, later headers: nothing follows from them here.
+                // Settings, window updates, later headers: ignored.
                 _ => {}
             }
         }
     }
 
-    /// The rest of a frame whose first byte has come: its first word, its flags and its payload. Memory for it is made at once, so
-    /// it counts at once.
+    /// The rest of a frame after its first byte: its first word, its flags and its payload. Memory is allocated at once, so it is
+    /// charged at once.
     async fn frame(&self, begun: u8, from: &mut (impl AsyncRead + Unpin)) -> io::Result<((u32, u8, Bytes), Charge)> {
         let mut head = [begun, 0, 0, 0, 0, 0, 0, 0];
         from.read_exact(&mut head[1..]).await?;
@@ -262,7 +261,7 @@ impl Acceptor {
         }
         let id = payload.get_u32() & 0x7fff_ffff;
         payload.advance(6);
-        // The block is to be read in any case: what follows is compressed with it.
+        // The block must be decompressed in any case, as later ones depend on it.
         let headers = parse_headers(&self.inflate(&payload)?).ok_or_else(|| broken("headers that are none".into()))?;
         if self.windows.len() >= MAX_STREAMS || self.windows.contains(id) || id.is_multiple_of(2) {
             let why = if self.windows.len() >= MAX_STREAMS { REFUSED } else { PROTOCOL_ERROR };
@@ -278,7 +277,7 @@ impl Acceptor {
         self.accepted.send(stream).await.map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 
-    /// A ping of the client, which has an odd number, comes back to it; one of ours has come back.
+    /// A client's ping, which has an odd number, is answered; one of ours has returned.
     async fn pong(&mut self, payload: Bytes) -> io::Result<()> {
         let Ok(id) = <[u8; 4]>::try_from(&payload[..]).map(u32::from_be_bytes) else { return Ok(()) };
         match id % 2 {
@@ -287,7 +286,7 @@ impl Acceptor {
         }
     }
 
-    /// One block of headers; all of a connection are one zlib stream.
+    /// Decompresses one block of headers; all blocks of a connection form one zlib stream.
     fn inflate(&mut self, mut block: &[u8]) -> io::Result<Vec<u8>> {
         let mut out = Vec::with_capacity(1024);
         loop {
@@ -296,7 +295,7 @@ impl Acceptor {
             }
             let (before, filled) = (self.inflate.total_in(), out.len());
             let ended = self.inflate.decompress_vec(block, &mut out, FlushDecompress::Sync);
-            // The stream's totals never go back.
+            // The stream's totals only grow.
             block = &block[(self.inflate.total_in() - before) as usize..];
             match ended {
                 Err(why) if why.needs_dictionary().is_some() => {
@@ -329,7 +328,7 @@ fn broken(what: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// The names, in lower case, and values of a block of headers.
+/// The names, in lower case, and values in a header block.
 fn parse_headers(mut block: &[u8]) -> Option<Vec<(String, String)>> {
     fn text(block: &mut &[u8]) -> Option<String> {
         let length = block.try_get_u32().ok()? as usize;
@@ -349,12 +348,12 @@ fn parse_headers(mut block: &[u8]) -> Option<Vec<(String, String)>> {
     Some(headers)
 }
 
-/// A control frame's head, with room for its payload.
+/// A control frame's header, with room for its payload.
 fn control(kind: u16, flags: u8, length: usize) -> BytesMut {
     let mut frame = BytesMut::with_capacity(8 + length);
     frame.put_u16(VERSION);
     frame.put_u16(kind);
-    // Frames of ours are far below 2^24 bytes.
+    // Our frames are far smaller than 2^24 bytes.
     frame.put_u32(u32::from(flags) << 24 | length as u32);
     frame
 }

@@ -1,4 +1,4 @@
-//! Answers that break off once they have to end.
+//! Responses that break off when they must end.
 
 use std::io::ErrorKind;
 use std::pin::Pin;
@@ -11,7 +11,7 @@ use hyper::body::{Body, Frame, SizeHint};
 use crate::ends::Ended;
 use crate::rest::reply::{BodyError, HttpBody, Reply};
 
-/// The same answer, for as long as it may go on.
+/// The same response, cut off at `ended`.
 pub fn until(reply: Reply, ended: Ended) -> Reply {
     reply.map(|body| Until { body, ended: Some(ended) }.boxed_unsync())
 }
@@ -20,7 +20,7 @@ pub fn broken_off() -> BodyError {
     BodyError::new(ErrorKind::ConnectionAborted, "the answer was broken off")
 }
 
-/// A body that breaks off when something has happened: its time is over, or who has asked is nobody any more.
+/// A body that breaks off when its time is over or its credentials end.
 struct Until {
     body: HttpBody,
     ended: Option<Ended>,

@@ -16,14 +16,13 @@ use crate::messages::{Followed, Messages};
 use crate::rest::reply::Reply;
 use podwright_api::Status;
 
-/// The largest message that is taken in.
+/// The largest accepted message.
 pub(crate) const MAX_MESSAGE: usize = 1 << 20;
 
-/// Whose messages are on somebody's account.
+/// Its messages are charged to an account.
 pub(crate) type Socket<S = Upgraded> = WebSocketStream<Followed<S>>;
 
-/// How the messages of channels are written, by the subprotocol: the first byte is the channel's number; or its digit, before
-/// the rest in base64, as a text.
+/// The framing of channel messages, by subprotocol: the first byte is the channel's number; or its digit, followed by base64 text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Framing {
     pub base64: bool,
@@ -50,7 +49,7 @@ impl Framing {
         if self.base64 { Message::text(STANDARD.encode(payload)) } else { Message::Binary(payload) }
     }
 
-    /// The channel and what came by it; nothing of what is not written so.
+    /// The channel and payload; `None` if malformed.
     pub fn split(self, mut message: Bytes) -> Option<(u8, Bytes)> {
         if message.is_empty() {
             return None;
@@ -63,7 +62,7 @@ impl Framing {
     }
 }
 
-/// The answer that opens a WebSocket with this subprotocol, "" for none.
+/// The response that accepts a WebSocket with this subprotocol, "" for none.
 pub fn accept(headers: &HeaderMap, protocol: &str) -> Result<Reply, Status> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("");
     let key = text(header::SEC_WEBSOCKET_KEY.as_str());
@@ -78,7 +77,7 @@ pub fn accept(headers: &HeaderMap, protocol: &str) -> Result<Reply, Status> {
     Ok(switching("websocket", &headers))
 }
 
-/// The server's end of an upgraded connection.
+/// The server's side of an upgraded connection.
 pub(crate) async fn socket<S: AsyncRead + AsyncWrite + Unpin>(upgraded: S, messages: Messages) -> Socket<S> {
     let config = WebSocketConfig::default().max_message_size(Some(MAX_MESSAGE)).max_frame_size(Some(MAX_MESSAGE));
     WebSocketStream::from_raw_socket(Followed::new(upgraded, messages), Role::Server, Some(config)).await
@@ -99,15 +98,15 @@ pub fn payload(message: Option<Result<Message, Error>>) -> Result<Option<Bytes>,
     }
 }
 
-/// Ends a socket as one that has done its work.
+/// Closes a socket normally.
 pub async fn close(sink: &mut (impl futures::Sink<Message, Error = Error> + Unpin)) {
     let frame = CloseFrame { code: CloseCode::Normal, reason: "".into() };
-    // Who has gone need not be told.
+    // The client may be gone.
     let _ = sink.send(Message::Close(Some(frame))).await;
     let _ = sink.close().await;
 }
 
-/// A socket whose binary messages are the pieces of one stream of bytes, as that stream.
+/// Treats the binary messages of a socket as one byte stream.
 pub(crate) fn tunnel<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(socket: Socket<S>) -> DuplexStream {
     let (ours, theirs) = tokio::io::duplex(BUFFER);
     let lost = socket.get_ref().lost();
@@ -135,7 +134,7 @@ pub(crate) fn tunnel<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(socket:
             tokio::pin!(up, down);
             tokio::select! {
                 () = &mut up => down.await,
-                // Whether the client hears it is his matter.
+                // Best effort.
                 () = &mut down => drop(tokio::time::timeout(LAST_WORDS, up).await),
             }
         };

@@ -1,9 +1,9 @@
-//! Windows of what clients send: how much waits for the reader of each stream of a connection whose protocol has no flow control.
+//! Receive windows: how much is buffered for each stream of a connection whose protocol has no flow control.
 //!
-//! Such a client sends on all streams whatever the other end reads. So each stream has a window of bytes that wait for its reader, and
-//! all of a connection have a budget. Who has filled its window would hold up what comes behind it on the connection, which may be
-//! others' (a port forward's). So there is an overdraft: what finds no room is taken into it, at a pace, and what is behind is reached.
-//! It lasts for as long as a stream may take nothing; then that one is reset, and the others go on.
+//! Clients send on all streams regardless of the readers. So each stream has a window of buffered bytes, and all of a connection
+//! share a budget. A full window would block what follows on the connection, possibly other streams (of a port forward). So there
+//! is an overdraft: messages without room go there, at a limited rate, and what follows can be read. It suffices for as long as a
+//! stream may stall; then that stream is reset, and the others go on.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,32 +18,32 @@ use tokio_util::sync::CancellationToken;
 
 use crate::limits::Charge;
 
-/// How many bytes may wait for the readers of all streams of a connection, and for one of them; any one message may. What a message
-/// takes of its stream's at least bounds how many wait.
+/// The most bytes buffered for all streams of a connection, and for one of them; a single message may be larger. The minimum charge
+/// of a message bounds their number.
 pub const BUDGET: usize = 2 << 20;
 pub const WINDOW: usize = BUDGET / 8;
 pub const LEAST: usize = 256;
-/// How many bytes more may wait where there are others behind them: of a connection, and of all connections of this process. What
-/// lies in a client's and the kernel's buffers before the others' is some MiB: a small part of it.
+/// The most additional bytes if other streams are waiting: of a connection, and of all connections of this process. The buffers of
+/// the client and the kernel may hold some MiB ahead of the others' data: a small part of it.
 pub const OVERDRAFT: usize = 32 << 20;
 static ALL_OVERDRAFTS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(2 * OVERDRAFT)));
-/// A stream that is alone holds up those that do not exist yet: it may stall so many times longer. With the stall of a port forward
-/// that is less than the 30 s for which clients wait until a new stream is answered.
+/// A single stream blocks only streams that do not exist yet: it may stall this many times longer. With a port forward's stall that
+/// is less than the 30 s that clients wait for a new stream.
 pub const ALONE: u32 = 10;
 
-/// The reader's end of a stream.
+/// The reading end of a stream.
 pub struct Reader {
     pieces: mpsc::UnboundedReceiver<Piece>,
-    /// Of the piece that was read last: until the next is wanted, it is on its way.
+    /// The last piece's room, held until the next piece is requested.
     taken: Option<(Room, Option<Charge>)>,
     reads: Arc<AtomicU64>,
     reset: CancellationToken,
 }
 
-/// Bytes of a stream, what they take of the connection's room, and of what their user may have in memory.
+/// Bytes of a stream, their room in the connection, and their charge to the user.
 type Piece = (Bytes, (Room, Option<Charge>));
 
-/// Of the stream's window and the connection's budget; or of the connection's overdraft and everybody's.
+/// Permits of the stream's window and the connection's budget; or of the connection's overdraft and the process'.
 type Room = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
 impl Reader {
@@ -60,7 +60,7 @@ impl Reader {
         Some(bytes)
     }
 
-    /// Cancelled when it was reset: because it took nothing, or by the client. What comes of it is not all.
+    /// Cancelled when it was reset, because it stalled or by the client: its data is incomplete.
     pub fn reset(&self) -> CancellationToken {
         self.reset.clone()
     }
@@ -70,20 +70,20 @@ impl Reader {
 pub struct Windows {
     /// Those that the client has not finished.
     open: HashMap<u32, mpsc::UnboundedSender<Piece>>,
-    /// Those that are used still, whether the client has finished them or not.
+    /// Those still in use, whether the client has finished them or not.
     used: HashMap<u32, Used>,
     stall: Option<Duration>,
     budget: Arc<Semaphore>,
     overdraft: Overdraft,
 }
 
-/// A stream as the connection's reader knows it.
+/// A stream from the point of view of the connection's reader.
 struct Used {
     window: Arc<Semaphore>,
-    /// How many times its own reader came for more.
+    /// How often its reader has asked for more.
     reads: Weak<AtomicU64>,
     reset: CancellationToken,
-    /// How many times it had come when something waited for it and there was no room, and since when that is so.
+    /// That number when a message first found no room, and when that was.
     stands: Option<(u64, Instant)>,
 }
 
@@ -92,7 +92,7 @@ impl Used {
         WINDOW.saturating_sub(self.window.available_permits())
     }
 
-    /// Looks whether the reader has come for more since the last look.
+    /// Checks whether the reader has asked for more since the last check.
     fn look(&mut self, now: Instant) {
         let reads = self.reads.upgrade().map(|reads| reads.load(Ordering::Relaxed));
         self.stands = match (reads.filter(|_| self.held() > 0), self.stands) {
@@ -102,17 +102,17 @@ impl Used {
     }
 }
 
-/// What waits for readers beside their windows.
+/// What is buffered beyond the windows.
 struct Overdraft {
     own: Arc<Semaphore>,
-    /// When it takes the next message: all of it lasts for a stall.
+    /// When it accepts the next message: the rate makes it last for a stall.
     next: Instant,
 }
 
 impl Overdraft {
-    /// Room for a message, if there is any; or when to ask again.
+    /// Room for a message, if available; or when to try again.
     fn take(&mut self, bytes: usize, stall: Duration, now: Instant) -> Result<Room, Option<Instant>> {
-        // Timers are of milliseconds, which is no time to wait for each small message.
+        // Timers have millisecond resolution, too coarse for each small message.
         if self.next > now + Duration::from_millis(1) {
             return Err(Some(self.next));
         }
@@ -126,7 +126,7 @@ impl Overdraft {
 }
 
 impl Windows {
-    /// `stall`: for how long a stream may take nothing while it holds up others; `None`: for ever.
+    /// `stall`: how long a stream may accept no data while it blocks others; `None`: forever.
     pub fn new(stall: Option<Duration>) -> Windows {
         let overdraft = Overdraft { own: Arc::new(Semaphore::new(OVERDRAFT)), next: Instant::now() };
         let budget = Arc::new(Semaphore::new(BUDGET));
@@ -140,7 +140,7 @@ impl Windows {
         self.open.contains_key(&id)
     }
 
-    /// A stream begins; one that is `finished` already has nothing to read.
+    /// Opens a stream; one that is `finished` already has nothing to read.
     pub fn open(&mut self, id: u32, finished: bool) -> Reader {
         // Nobody reads them any more.
         self.open.retain(|_, pieces| !pieces.is_closed());
@@ -155,7 +155,7 @@ impl Windows {
         Reader { pieces, taken: None, reads, reset }
     }
 
-    /// The client wants nothing more of it, in either direction. Where all streams are one's that is the end of its input alone.
+    /// The client resets it in both directions. If all streams belong together, only its input ends.
     pub fn reset(&mut self, id: u32) {
         self.open.remove(&id);
         if let Some(used) = self.used.remove(&id).filter(|_| self.stall.is_some()) {
@@ -163,25 +163,25 @@ impl Windows {
         }
     }
 
-    /// The client sends nothing more by it.
+    /// The client sends nothing more on it.
     pub fn finish(&mut self, id: u32) {
         self.open.remove(&id);
     }
 
-    /// Forgets it if nobody reads it any more.
+    /// Removes it if nobody reads it any more.
     pub fn sweep(&mut self, id: u32) {
         if self.open.get(&id).is_some_and(|pieces| pieces.is_closed()) {
             self.open.remove(&id);
         }
     }
 
-    /// Puts a message, which is no larger than the budget, into a stream's window; waits until there is room, or nobody wants it any more.
-    /// `Some`: that stream was reset, and the message still waits. `charge` is what it takes on its user's account, as long as it waits.
+    /// Puts a message, at most as large as the budget, into a stream's window; waits until there is room, or nobody reads it any
+    /// more. `Some`: that stream was reset, and the message still waits. `charge` is its user's, for as long as it waits.
     pub async fn hand_over(&mut self, id: u32, payload: &Bytes, charge: &mut Option<Charge>) -> Option<u32> {
         loop {
             let (pieces, used) = (self.open.get(&id)?.clone(), self.used.get(&id)?);
             let (window, budget, bytes) = (used.window.clone(), self.budget.clone(), payload.len());
-            // The window comes last: what of it is taken is waiting for its reader.
+            // The window is taken last: what is taken of it is available to its reader.
             let room = async move {
                 let all = budget.acquire_many_owned(bytes as u32).await.ok()?;
                 Some((window.acquire_many_owned(bytes.clamp(LEAST, WINDOW) as u32).await.ok()?, all))
@@ -212,18 +212,18 @@ impl Windows {
                     }
                 }
             };
-            // Neither semaphore is ever closed. A reader that has gone wants nothing.
+            // The semaphores are never closed. The reader may be gone.
             let _ = pieces.send((payload.clone(), (found?, charge.take())));
             return None;
         }
     }
 
-    /// What becomes of a message that finds no room.
+    /// Decides on a message that finds no room.
     fn overdrawn(&mut self, id: u32, bytes: usize) -> Found {
         let Some(stall) = self.stall else { return Found::None(None) };
         let (now, others) = (Instant::now(), self.open.len() > 1);
         self.used.values_mut().for_each(|used| used.look(now));
-        // Whose window is full, or else who holds most of the budget.
+        // The stream whose window is full, or else the one that holds most of the budget.
         let own = self.used.get(&id).is_some_and(|used| used.held() + bytes.min(WINDOW) > WINDOW);
         let most = || self.used.iter().max_by_key(|(_, used)| used.held()).map(|(id, _)| *id);
         let culprit = if own { Some(id) } else { most() };
@@ -237,7 +237,7 @@ impl Windows {
             self.reset(culprit);
             return Found::Culprit(culprit);
         }
-        // One that is alone is held up by itself: it need not be kept.
+        // A single stream only blocks itself: it need not be buffered.
         let overdraft = if others { self.overdraft.take(bytes, stall, now) } else { Err(None) };
         match overdraft {
             Ok(room) => Found::Room(room),
@@ -246,12 +246,12 @@ impl Windows {
     }
 }
 
-/// What a message has found that does not fit its stream's window.
+/// The decision on a message that does not fit its stream's window.
 enum Found {
     Room(Room),
-    /// It was reset.
+    /// This stream was reset.
     Culprit(u32),
-    /// Nothing, before that time.
+    /// Nothing before that time.
     None(Option<Instant>),
 }
 

@@ -1,4 +1,4 @@
-//! A group commit: transaction after transaction, each on what those before it have written.
+//! A group commit: consecutive transactions, each based on the previous ones' writes.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -12,10 +12,10 @@ use crate::{
     },
 };
 
-/// A group commit under way.
+/// A group commit in progress.
 pub struct Group {
     pub(super) state: StoreState,
-    /// Keys changed in the group: where their newest version will stand, and what it is.
+    /// Keys changed in the group: the future position of their newest version, and its value.
     pub(super) newest: HashMap<Arc<str>, (Position, Option<Entry>)>,
     pub(super) changes: Vec<Change>,
     pub(super) bytes: usize,
@@ -26,7 +26,7 @@ impl Group {
         Group { state, newest: HashMap::new(), changes: Vec::new(), bytes: 0 }
     }
 
-    /// Does one transaction's writes. The outer error spoils the whole group, the inner one is the transaction's own.
+    /// Executes one transaction's writes. The outer error affects the whole group, the inner one only the transaction.
     pub(super) fn apply(
         &mut self,
         shared: &Shared,
@@ -45,7 +45,7 @@ impl Group {
         if writes.len() > log::MAX_WRITES {
             return Ok(Err(Error::Io(format!("{} writes in one transaction", writes.len()))));
         }
-        // All that can fail for this transaction alone comes before the first write.
+        // Everything that may fail for this transaction alone comes before the first write.
         let mut planned = Vec::with_capacity(writes.len());
         for (key, value) in writes {
             let before = match self.entry(shared, db, &key) {
@@ -87,7 +87,7 @@ impl Group {
         Ok(())
     }
 
-    /// Where the newest version stands, or the newest deletion (negative); 0: unknown key.
+    /// The position of the newest version or deletion (negative); 0: unknown key.
     fn newest_place(&self, shared: &Shared, key: &str) -> Position {
         match self.newest.get(key) {
             Some(&(place, _)) => place,

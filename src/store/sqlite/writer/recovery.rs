@@ -1,17 +1,17 @@
-//! After an I/O error of which nobody knows what it has left on the disk: the file is opened again, checked, and gone on with.
+//! Recovery from an I/O error with an unknown result on disk: the file is reopened and verified, and writing continues.
 //!
-//! Linux tells of a write that failed once, and from then on shows the bytes that are not on the disk as if they were. So nothing
-//! that is only in memory is believed, and everything that may be missing is written once more:
+//! Linux reports a failed write once, and then serves the bytes from the page cache though they are not on the disk. So nothing in
+//! memory is trusted, and everything that may be missing is written again:
 //!
-//! 1. every connection is closed, so that SQLite knows nothing of the log any more;
+//! 1. every connection is closed, so that SQLite forgets the state of the log;
 //! 2. the write-ahead log's bytes are written over themselves, and fsynced;
 //! 3. the file is opened; SQLite checks the log, frame by frame;
-//! 4. every row is checked, and that the file is at a point where it may be: before or behind what was attempted;
+//! 4. every row is verified, and that the file is in an expected state: before or after the attempted transaction;
 //! 5. all of the log is copied into the file, and fsynced;
-//! 6. a write shows that it works.
+//! 6. a write proves that it works.
 //!
-//! What of it fails with another I/O error is tried again, less and less often; until then everything is read, and nothing
-//! written. A file that is damaged, or behind what was acknowledged, is `Health::Lost`: the process is to end and say so.
+//! Further I/O errors lead to retries with growing delay; until then the store is read-only. A file that is damaged, or lacks
+//! acknowledged writes, is `Health::Lost`: the process must exit and report it.
 
 use std::{
     fs::File,
@@ -35,21 +35,21 @@ use crate::{
     },
 };
 
-/// How long readers are waited for, each time: those that come meanwhile wait as well.
+/// How long to wait for readers, each time: new ones wait meanwhile.
 const READERS_LEAVE: Duration = Duration::from_secs(2);
-/// What lies between two attempts: it doubles.
+/// The delay between two attempts, which doubles.
 const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
-/// On a disk with less room nothing is promised.
+/// With less free space on the disk writes are refused.
 const ROOM: u64 = 1 << 20;
 
 /// Why nothing is written.
 pub struct Outage {
     pub why: Error,
-    /// The state that the last transaction would have made; nobody knows whether it has.
+    /// The state after the last transaction, if it was committed, which is unknown.
     attempted: Option<StoreState>,
     retry: Duration,
     next: Instant,
-    /// It is not tried again.
+    /// It is not retried.
     pub is_lost: bool,
 }
 
@@ -66,17 +66,17 @@ impl Outage {
     }
 }
 
-/// Where the file was found.
+/// The state in which the file was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// Before the last attempt.
     Before,
-    /// Behind it: it counts.
+    /// After it: it was committed.
     Attempted,
 }
 
 impl Writer {
-    /// Takes note of an error that leaves open what is on the disk, and tries at once to bring the file back. Returns where it was
+    /// Handles an error with an unknown result on disk, and tries to recover the file at once. Returns the state in which it was
     /// found, if it is good again.
     pub(super) fn in_trouble(&mut self, why: Error, attempted: Option<StoreState>) -> Option<Found> {
         tracing::error!("reopening the store's file, because its state on disk is unknown: {why}");
@@ -85,7 +85,7 @@ impl Writer {
         self.recover()
     }
 
-    /// Tries to bring the file back; see the module.
+    /// Tries to recover the file; see the module.
     pub(super) fn recover(&mut self) -> Option<Found> {
         let mut trouble = self.trouble.take()?;
         let why = match self.reopen(trouble.attempted) {
@@ -115,7 +115,7 @@ impl Writer {
         let shared = self.shared.clone();
         let pause = shared.readers.pause(READERS_LEAVE);
         let pause = pause.ok_or_else(|| Error::Io("somebody still reads".to_owned()))?;
-        // Its place is taken by one to nothing, until there is a good one.
+        // A placeholder until there is a good connection.
         self.db = Connection::open_in_memory().map_err(log::sql)?;
         write_again(&shared.path).map_err(|e| Error::Io(format!("write the log again: {e}")))?;
         sync_folder(&shared.path)?;
@@ -145,7 +145,7 @@ impl Writer {
         Ok(found)
     }
 
-    /// Shows readers what the file has and they have not seen.
+    /// Publishes what readers have not seen of the file.
     fn publish(&mut self, found: Index) -> Result<(), Error> {
         let mut index = self.shared.index_mut();
         while index.revision < self.state.revision {
@@ -157,13 +157,13 @@ impl Writer {
     }
 }
 
-/// Has the kernel write the log's bytes to the disk once more, whatever it believes to be there. Nothing has it open: closing a
-/// file drops the locks that its process has on it.
+/// Makes the kernel write the log's bytes to the disk again, whatever it believes to be there. No connection may be open: closing a
+/// file drops the process' locks on it.
 fn write_again(path: &Path) -> io::Result<()> {
     let mut name = path.as_os_str().to_owned();
     name.push("-wal");
     let log = match File::options().read(true).write(true).open(Path::new(&name)) {
-        // All is in the file.
+        // Everything is in the file.
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
         log => log?,
     };
@@ -179,12 +179,12 @@ fn write_again(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Refuses a disk that is full: the next real write would need room that the one which proves something does not.
+/// Refuses a full disk: unlike the proving write, the next real one would need space.
 pub(super) fn check_room(path: &Path) -> Result<(), Error> {
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let failed = |e: rustix::io::Errno| Error::Io(format!("statvfs {}: {e}", folder.display()));
     let disk = rustix::fs::statvfs(folder).map_err(failed)?;
-    // What is reserved for root is root's.
+    // Root may use the reserved blocks.
     let blocks = if rustix::process::geteuid().is_root() { disk.f_bfree } else { disk.f_bavail };
     let free = blocks.saturating_mul(disk.f_frsize);
     match free < ROOM {

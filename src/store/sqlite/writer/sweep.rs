@@ -1,4 +1,4 @@
-//! Compaction: what is no longer to be read is swept out bit by bit, in idle moments.
+//! Compaction: removes unreadable versions in small steps when idle.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::{
     sqlite::log::{self, Position, StoreState},
 };
 
-/// History swept out in one go, in rows read.
+/// How much history one step sweeps, in rows.
 const SWEEP_ROWS: usize = 128;
 
 impl Writer {
@@ -50,7 +50,7 @@ impl Writer {
 
     /// Removes some of the rows that were overwritten before the oldest revision.
     pub(super) fn sweep(&mut self) {
-        // A crash repeats it, so it need not be durable.
+        // A crash only repeats it, so it need not be durable.
         let done = self.in_transaction(Sync::Later, sweep_some);
         match done {
             Ok(deleted) => {
@@ -77,7 +77,7 @@ impl Writer {
     }
 }
 
-/// Looks at the next rows before `oldest`: what they replaced goes, and they themselves if they are deletions. Returns
+/// Processes the next rows before `oldest`: removes the rows that they replaced, and themselves if they are deletions. Returns
 /// those deletions.
 fn sweep_some(db: &Connection, state: &mut StoreState) -> Result<Vec<(Arc<str>, Position)>, Error> {
     let until = log::position(state.oldest, 0);

@@ -1,11 +1,11 @@
-//! Flow control towards clients that have none: how much of what they were sent they have read, by their answers to pings.
+//! Flow control towards clients that have none: their ping replies show how much they have read.
 //!
-//! Go's spdystream, which all Kubernetes clients use, reads a connection's frames in one loop and hands them to five workers: those
-//! of a stream to the one of its number, pings to each in turn. A worker that waits for the reader of one stream leaves 50 frames
-//! behind it, then the loop stands, and with it every stream. So no worker is sent more than it has room for: a ping says, when its
-//! answer comes, that its worker has read all that was sent to it before. A stream that nobody reads holds up those of its own worker
-//! alone. Pings go to all workers, so one that stands is not asked without end: then those that have answered all are trusted. A
-//! client that answers pings at once has no limit but a window per round trip; one that never does has none.
+//! Go's spdystream, which all Kubernetes clients use, reads a connection's frames in one loop and dispatches them to five workers:
+//! a stream's frames by its number, pings in turn. A worker that waits for the reader of one stream queues 50 frames, then the loop
+//! blocks, and with it every stream. So no worker is sent more than its queue holds: a ping's reply shows that its worker has read
+//! everything sent to it before. An unread stream only blocks streams of the same worker. Pings go to all workers, so a blocked one
+//! is not pinged forever: then those that have answered everything are trusted. A client that answers pings immediately is limited
+//! to one window per round trip; one that never answers is not limited.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,20 +17,20 @@ use tokio::sync::{Notify, mpsc};
 
 /// The workers of a client.
 const WORKERS: usize = 5;
-/// Frames that may wait for one of them, of its 50: of streams' bytes, and with the rest that it is sent (pings, replies).
+/// The most queued frames per worker, of its 50: data frames, and in total with other frames (pings, replies).
 pub const WINDOW: u64 = 24;
 pub const ROOM: u64 = 47;
-/// After so many frames for a worker all are asked whether they have read theirs; so many questions may wait for an answer of each.
+/// After this many frames for a worker, all are pinged; at most this many pings may be unanswered by each.
 pub const MARK: u64 = 12;
 pub const ASKED: u64 = 16;
-/// For how long the first answer of a client is awaited.
+/// How long to wait for a client's first reply.
 const FIRST: Duration = Duration::from_secs(1);
 
 /// What a client's workers were sent, and what they have read.
 #[derive(Default)]
 pub struct Credit {
     workers: [Worker; WORKERS],
-    /// Who gets the next ping.
+    /// The worker that gets the next ping.
     turn: usize,
     marks: VecDeque<Mark>,
     last: u32,
@@ -38,7 +38,7 @@ pub struct Credit {
     deaf: bool,
 }
 
-/// Frames, counted from the beginning, and questions without an answer.
+/// Frames since the beginning, and unanswered pings.
 #[derive(Clone, Copy, Default)]
 struct Worker {
     sent: u64,
@@ -47,7 +47,7 @@ struct Worker {
     asked: u64,
 }
 
-/// A ping, and what its worker has read once it is answered.
+/// A ping, and how much its worker has read when it is answered.
 struct Mark {
     id: u32,
     worker: usize,
@@ -59,19 +59,19 @@ impl Credit {
         &self.workers[stream as usize % WORKERS]
     }
 
-    /// Whether more bytes may be sent on this stream.
+    /// Whether more data may be sent on this stream.
     pub fn has_room(&self, stream: u32) -> bool {
         let worker = self.of(stream);
         self.deaf || worker.sent - worker.read < WINDOW || (self.is_blind() && worker.asked == 0)
     }
 
-    /// Whether a frame that cannot wait would make the client's loop wait.
+    /// Whether a frame that cannot wait would block the client's loop.
     pub fn is_full(&self, stream: u32) -> bool {
         let worker = self.of(stream);
         !self.deaf && worker.asked > 0 && worker.sent - worker.read + worker.asked >= ROOM
     }
 
-    /// A worker stands, and is not asked again.
+    /// The worker is blocked, and is not pinged again.
     fn is_blind(&self) -> bool {
         self.workers.iter().any(|worker| worker.asked >= ASKED)
     }
@@ -81,20 +81,20 @@ impl Credit {
         self.workers[stream as usize % WORKERS].sent += 1;
     }
 
-    /// A ping is sent that says nothing: the answer to one of the client's own.
+    /// A ping reply is sent, which also takes a worker's turn.
     pub fn turned(&mut self) {
         self.workers[self.turn].sent += 1;
         self.turn = (self.turn + 1) % WORKERS;
     }
 
-    /// The pings, one for each worker, that are to be sent now; none if nothing is due.
+    /// The pings that are due, one for each worker; empty if none is.
     pub fn round(&mut self) -> Vec<u32> {
         let due = self.workers.iter().any(|worker| worker.sent - worker.marked >= MARK);
         if self.deaf || !due || self.is_blind() {
             return Vec::new();
         }
         let ask = |credit: &mut Credit| {
-            // Those of a server are even. They come round after 2^31: none waits that long.
+            // A server's are even. They wrap after 2^31: none is outstanding that long.
             credit.last = credit.last.wrapping_add(2);
             let worker = &mut credit.workers[credit.turn];
             (worker.marked, worker.asked) = (worker.sent, worker.asked + 1);
@@ -105,7 +105,7 @@ impl Credit {
         (0..WORKERS).map(|_| ask(self)).collect()
     }
 
-    /// A ping of ours has come back; one that was never sent says nothing.
+    /// One of our pings was answered; unknown ids are ignored.
     pub fn answered(&mut self, id: u32) {
         let Some(at) = self.marks.iter().position(|mark| mark.id == id) else { return };
         let Some(mark) = self.marks.remove(at) else { return };
@@ -114,13 +114,13 @@ impl Credit {
         (self.answers, self.deaf) = (true, false);
     }
 
-    /// The first answer has been awaited long enough.
+    /// The client never answered in time.
     fn gives_up(&mut self) {
         self.deaf = !self.answers;
     }
 }
 
-/// Where all frames of a connection are put that go to the client, in the order in which they are counted.
+/// The single queue of frames to the client, in the order in which they are counted.
 #[derive(Clone)]
 pub struct Outlet {
     frames: mpsc::Sender<Bytes>,
@@ -135,7 +135,7 @@ struct Shared {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Credit> {
-        // Counters are whole whoever has died.
+        // Counters stay consistent after a panic.
         self.credit.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -145,12 +145,12 @@ impl Outlet {
         Outlet { frames, credit: counted.then(Arc::default) }
     }
 
-    /// A frame that takes nothing of what the client reads stream by stream.
+    /// Sends a frame that does not use a stream's queue at the client.
     pub async fn control(&self, frame: Bytes) -> io::Result<()> {
         self.frames.send(frame).await.map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 
-    /// A frame of a stream: it waits until the client has room for it.
+    /// Sends a frame of a stream, after waiting for room at the client.
     pub async fn data(&self, stream: u32, frame: Bytes) -> io::Result<()> {
         let Some(shared) = &self.credit else { return self.control(frame).await };
         loop {
@@ -164,7 +164,7 @@ impl Outlet {
                     permit.send(followed(frame, &credit.round()));
                     return Ok(());
                 }
-                // Replies fill a worker's room too, and nobody has asked after them.
+                // Replies use a worker's queue, too, and trigger no pings themselves.
                 let round = credit.round();
                 if !round.is_empty() {
                     permit.send(followed(Bytes::new(), &round));
@@ -182,7 +182,7 @@ impl Outlet {
         }
     }
 
-    /// A frame of a stream that does not wait. Where the client could not read it either, it is not sent.
+    /// Sends a frame of a stream without waiting, or drops it if the client has no room for it.
     pub async fn reply(&self, stream: u32, frame: Bytes) -> io::Result<()> {
         let Some(shared) = &self.credit else { return self.control(frame).await };
         let permit = self.frames.reserve().await.map_err(|_| io::ErrorKind::BrokenPipe)?;
@@ -194,7 +194,7 @@ impl Outlet {
         Ok(())
     }
 
-    /// The answer to a ping of the client.
+    /// Answers a ping of the client.
     pub async fn ping(&self, frame: Bytes) -> io::Result<()> {
         let Some(shared) = &self.credit else { return self.control(frame).await };
         let permit = self.frames.reserve().await.map_err(|_| io::ErrorKind::BrokenPipe)?;
@@ -204,7 +204,7 @@ impl Outlet {
         Ok(())
     }
 
-    /// A ping of ours has come back.
+    /// One of our pings was answered.
     pub async fn answered(&self, id: u32) -> io::Result<()> {
         let Some(shared) = &self.credit else { return Ok(()) };
         let permit = self.frames.reserve().await.map_err(|_| io::ErrorKind::BrokenPipe)?;

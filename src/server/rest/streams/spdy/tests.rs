@@ -1,4 +1,4 @@
-//! SPDY as a client sees it.
+//! SPDY from a client's point of view.
 
 use super::super::windows::{BUDGET, LEAST, OVERDRAFT, WINDOW};
 use super::*;
@@ -43,7 +43,7 @@ impl Client {
     }
 }
 
-/// Whoever holds a stream of it, and whatever the client does.
+/// Whoever still holds its streams, and whatever the client does.
 #[tokio::test]
 async fn a_connection_ends_with_its_session() {
     let (mut ours, theirs) = tokio::io::duplex(1 << 16);
@@ -96,7 +96,7 @@ async fn what_is_left_unread_is_bounded_by_its_bytes() {
         ours.write_all(&client.syn(1 + 2 * i, &[])).await.unwrap();
         streams.push(session.accept().await.unwrap());
     }
-    // What a stream's reader may have waiting for it by number fits many times; by bytes not.
+    // A stream's buffer would hold many times this number of messages, but not their bytes.
     let mut sent = 0;
     let more = async |ours: &mut tokio::io::DuplexStream, sent: &mut usize| {
         loop {
@@ -111,10 +111,10 @@ async fn what_is_left_unread_is_bounded_by_its_bytes() {
     };
     more(&mut ours, &mut sent).await;
     assert!((BUDGET / FRAME..=BUDGET / FRAME + 3).contains(&sent), "{sent} frames");
-    // Nobody wants the input of any of them: what comes is dropped, and the session goes on.
+    // Nobody wants their input: it is dropped, and the session continues.
     let writers: Vec<_> = streams.into_iter().map(|stream| stream.split().1).collect();
     let drained = tokio::spawn(async move { while session.accept().await.is_some() {} });
-    // The rest of the frame that was cut above is wanted first; then all go through.
+    // First the rest of the frame that was cut above; then all pass.
     for _ in 0..64 {
         ours.write_all(&[0; FRAME]).await.expect("the session reads on");
     }
@@ -122,7 +122,7 @@ async fn what_is_left_unread_is_bounded_by_its_bytes() {
     drained.await.unwrap();
 }
 
-/// The next frame that the client gets: its type, and its payload.
+/// The next frame for the client: its type and payload.
 async fn told(ours: &mut tokio::io::DuplexStream) -> (u16, Vec<u8>) {
     let mut head = [0u8; 8];
     ours.read_exact(&mut head).await.unwrap();
@@ -143,7 +143,7 @@ async fn who_wants_no_more_input_holds_nobody_up() {
         assert_eq!(told(&mut ours).await.0, SYN_REPLY);
     }
     let (other, _unread) = (streams.pop(), streams.pop());
-    // The first one's reader has some room left, and reads nothing; what comes for the other waits for its own.
+    // The first one's buffer has some room left, and is not read; data for the other uses its own.
     ours.write_all(&data(1, 0, &[0; WINDOW / 2])).await.unwrap();
     for _ in 0..2 {
         ours.write_all(&data(3, 0, &[0; WINDOW])).await.unwrap();
@@ -158,7 +158,7 @@ async fn who_wants_no_more_input_holds_nobody_up() {
     assert_eq!(pong, (PING, 7u32.to_be_bytes().to_vec()));
 }
 
-/// A port forward: one connection into the Pod takes nothing, another one is used all the while.
+/// A port forward: one connection into the Pod accepts nothing, another one is in use all the time.
 #[tokio::test(start_paused = true)]
 async fn who_takes_nothing_does_not_hold_up_others_for_long() {
     const STALL: Duration = Duration::from_secs(10);
@@ -174,7 +174,7 @@ async fn who_takes_nothing_does_not_hold_up_others_for_long() {
     let (mut used, _) = streams.pop().unwrap().split();
     let (mut stalled, _) = streams.pop().unwrap().split();
     let begun = tokio::time::Instant::now();
-    // What fits its window holds up nobody, in large pieces and in small ones.
+    // What fits its window blocks nobody, in large pieces or small ones.
     for _ in 0..WINDOW / LEAST / 2 {
         ours.write_all(&data(1, 0, b"x")).await.unwrap();
     }
@@ -185,7 +185,7 @@ async fn who_takes_nothing_does_not_hold_up_others_for_long() {
     for _ in 0..WINDOW / LEAST / 2 + 1 {
         stalled.read().await.unwrap();
     }
-    // One that is slow goes on, and what is behind it does not wait for its reader.
+    // A slow one continues, and what is behind it does not wait for its reader.
     for _ in 0..4 {
         ours.write_all(&data(1, 0, &[0; WINDOW / 2])).await.unwrap();
     }
@@ -195,7 +195,7 @@ async fn who_takes_nothing_does_not_hold_up_others_for_long() {
     for _ in 0..4 {
         assert_eq!(stalled.read().await.unwrap().len(), WINDOW / 2);
     }
-    // One that takes nothing at all ends, says so on both sides, and the other one goes on.
+    // One that accepts nothing at all is ended on both sides, and the other one continues.
     for _ in 0..OVERDRAFT / WINDOW + 5 {
         ours.write_all(&data(1, 0, &[0; WINDOW])).await.unwrap();
     }
@@ -209,7 +209,7 @@ async fn who_takes_nothing_does_not_hold_up_others_for_long() {
     assert_eq!((kind, payload), (RST_STREAM, [1u32.to_be_bytes(), FLOW_CONTROL_ERROR.to_be_bytes()].concat()));
 }
 
-/// Many that hold little each: then the one that holds most goes.
+/// Many that hold little each: then the one that holds most is ended.
 #[tokio::test(start_paused = true)]
 async fn many_that_take_nothing_do_not_hold_up_others_either() {
     let (mut ours, theirs) = tokio::io::duplex(64 << 20);
@@ -220,7 +220,7 @@ async fn many_that_take_nothing_do_not_hold_up_others_either() {
         ours.write_all(&client.syn(1 + 2 * n, &[])).await.unwrap();
         readers.push(session.accept().await.unwrap().split().0);
     }
-    // Nobody reads from them; who is reset goes, as a forward does.
+    // Nobody reads from them; reset ones are dropped, as in a forward.
     for reader in readers.drain(1..) {
         tokio::spawn(async move { reader.reset().cancelled().await });
     }
@@ -247,7 +247,7 @@ async fn streams_and_headers_have_a_limit() {
     ours.write_all(&client.syn(last, &[])).await.unwrap();
     let (kind, payload) = told(&mut ours).await;
     assert_eq!((kind, payload), (RST_STREAM, [last.to_be_bytes(), REFUSED.to_be_bytes()].concat()));
-    // A few bytes that say many.
+    // A few bytes that decompress to many.
     ours.write_all(&client.syn(last, &[("a", &"x".repeat(2 * MAX_HEADERS))])).await.unwrap();
     let closed = tokio::time::timeout(Duration::from_secs(30), session.closed()).await;
     assert!(closed.is_ok(), "headers of {} bytes are taken in", 2 * MAX_HEADERS);
@@ -269,8 +269,8 @@ async fn rubbish_ends_the_connection_and_nothing_else() {
     }
 }
 
-/// A client that reads as Go's spdystream does: one loop, which hands frames to five workers with 50 places each, the frames of a
-/// stream by its number, pings in turn; nobody reads `stalled`. What it has read of each other stream is told by `heard`.
+/// A client that reads like Go's spdystream: one loop, which dispatches frames to five workers with queues of 50 frames, those of a
+/// stream by its number, pings in turn; `stalled` is not read. `heard` reports what was read of each other stream.
 async fn reads_as_go_does(
     mut from: impl AsyncRead + Unpin,
     to: mpsc::UnboundedSender<Bytes>,
@@ -308,7 +308,7 @@ async fn reads_as_go_does(
     }
 }
 
-/// Two connections into a Pod that sends without end; the first one's client takes nothing. `tunnelled`: inside of a WebSocket.
+/// Two connections into a Pod that sends endlessly; the first one's client reads nothing. `tunnelled`: inside a WebSocket.
 async fn one_that_nobody_reads_leaves_the_other_at_full_speed(tunnelled: bool) {
     use super::super::websocket;
     const WANTED: usize = 32 << 20;
@@ -319,7 +319,7 @@ async fn one_that_nobody_reads_leaves_the_other_at_full_speed(tunnelled: bool) {
     };
     let client: Box<dyn Both> = match tunnelled {
         false => Box::new(client),
-        // What the server calls a tunnel is one from either end, but for the mask.
+        // The server's tunnel works from either end, except for masking.
         true => Box::new(masked(client).await),
     };
     let mut session = Session::start(server, Some(Duration::from_secs(2)), account());
@@ -379,7 +379,7 @@ async fn masked(connection: tokio::io::DuplexStream) -> tokio::io::DuplexStream 
     theirs
 }
 
-/// A client that goes says so by a reset, after the end of what it sends as well: a Pod that sends without end is not carried on.
+/// A closing client resets the stream, even after finishing its own direction: a Pod that sends endlessly must be stopped.
 #[tokio::test]
 async fn a_client_that_resets_a_stream_ends_both_directions() {
     let (mut ours, theirs) = tokio::io::duplex(1 << 16);
@@ -407,8 +407,8 @@ async fn and_so_it_does_in_a_tunnel() {
     one_that_nobody_reads_leaves_the_other_at_full_speed(true).await;
 }
 
-/// A connection of a port forward that has had bytes ends for its client when the Pod ends it, though what comes of its errors is read
-/// by a worker that stands by then.
+/// When the Pod ends an established connection of a port forward, it ends for the client, even if the worker of its error stream is
+/// blocked by then.
 #[tokio::test]
 async fn a_connection_ends_whose_errors_are_read_behind_what_nobody_reads() {
     use super::super::forward::{Ports, by_streams};
@@ -416,7 +416,7 @@ async fn a_connection_ends_whose_errors_are_read_behind_what_nobody_reads() {
     use podwright_api::stream::{Frame, FrameCodec, STDOUT};
     use tokio_util::codec::Framed;
     const UNREAD: u32 = 3;
-    // The stream of errors has the same worker as the one that nobody reads.
+    // The error stream has the same worker as the unread one.
     const ERRORS: u32 = 13;
     const BYTES: u32 = 15;
     let (client, server) = tokio::io::duplex(64 << 10);
@@ -459,7 +459,7 @@ async fn a_connection_ends_whose_errors_are_read_behind_what_nobody_reads() {
             wanted.retain(|it| *it != next);
         }
     };
-    // The end of the errors as well.
+    // The end of the error stream as well.
     hears(vec![(BYTES, 5), (ERRORS, 0)]).await;
     begin("81", 1, UNREAD);
     hears(vec![(1, 0)]).await;
@@ -467,7 +467,7 @@ async fn a_connection_ends_whose_errors_are_read_behind_what_nobody_reads() {
     hears(vec![(BYTES, 0)]).await;
 }
 
-/// Of a user who may have so many bytes in memory, and of others.
+/// Accounts with this limit per user.
 fn accounts(of_one: usize) -> impl Fn(&str) -> Arc<Account> {
     let limits =
         Limits { bodies: 2 * of_one, bodies_of_one: of_one, body: Duration::from_secs(60), ..Limits::default() };
@@ -496,7 +496,7 @@ async fn a_frame_that_is_begun_is_on_its_users_account_and_ends_in_time() {
     tokio::time::sleep(Duration::from_secs(30)).await;
     for (ours, session) in &mut all {
         assert!(futures::poll!(std::pin::pin!(session.closed())).is_pending());
-        // Who trickles does not last any longer.
+        // Trickling does not extend the time.
         ours.write_all(&[0; 7]).await.unwrap();
     }
     for (_, session) in &mut all {

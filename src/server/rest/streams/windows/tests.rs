@@ -1,17 +1,17 @@
-//! Windows against clients that send whatever the other end reads, by a clock that stands while nobody waits for it.
+//! Windows against clients that ignore the readers, with a paused clock.
 
 use super::*;
 
 const STALL: Duration = Duration::from_secs(2);
-/// As clients send them.
+/// The size that clients send.
 const PIECE: usize = 32 << 10;
 
 fn piece() -> Bytes {
     Bytes::from_static(&[0; PIECE])
 }
 
-/// One stream that nobody reads and another one that is used. `behind`: what lies before each message of the other one, in the client
-/// and on the way. How long each of those took, until the first was reset, and when that was.
+/// One stream that is not read and another one in use. `behind`: the data ahead of each message of the other one, in the client and
+/// in transit. Returns how long each of those took until the first was reset, and when that was.
 async fn beside_a_flood(windows: &mut Windows, behind: usize) -> (Vec<Duration>, Duration) {
     let (_deaf, mut used) = (windows.open(3, false), windows.open(7, false));
     let (begun, mut waits) = (Instant::now(), Vec::new());
@@ -50,7 +50,7 @@ async fn all_that_waits_is_bounded_and_one_that_reads_is_never_reset() {
             assert_eq!(culprit, None);
             sent += PIECE;
         }
-        // It is read from now and then.
+        // It is read occasionally.
         if Instant::now() >= next {
             slow.read().await.unwrap();
             (taken, next) = (taken + PIECE, next + STALL / 2);
@@ -71,7 +71,7 @@ async fn one_that_is_alone_is_held_up_by_itself() {
     assert!((STALL * ALONE..STALL * (ALONE + 1)).contains(&begun.elapsed()), "{:?}", begun.elapsed());
 }
 
-/// What the client has finished can hold all of the budget. It goes, not who is read.
+/// Finished streams can hold all of the budget. They are reset, not the one that is read.
 #[tokio::test(start_paused = true)]
 async fn those_that_are_finished_and_never_read_go_before_others() {
     let mut windows = Windows::new(Some(STALL));
@@ -82,7 +82,7 @@ async fn those_that_are_finished_and_never_read_go_before_others() {
         windows.finish(2 * id + 1);
         tokio::spawn(async move { deaf.reset().cancelled().await });
     }
-    // As in a port forward, where another connection is open.
+    // As in a port forward with another open connection.
     let _another = windows.open(101, false);
     let begun = Instant::now();
     let culprit = loop {

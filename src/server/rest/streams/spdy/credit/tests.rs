@@ -1,10 +1,10 @@
-//! Credit against a client that reads as Go's spdystream does: one loop, five workers, 50 frames behind each.
+//! Credit against a client that reads like Go's spdystream: one loop, five workers, queues of 50 frames.
 
 use std::collections::VecDeque;
 
 use super::*;
 
-/// What waits for a worker, by its number's turn.
+/// What is queued for a worker.
 #[derive(Clone, Copy, PartialEq)]
 enum Waits {
     Bytes(u32),
@@ -32,7 +32,8 @@ impl Client {
         self.queues[worker].push_back(what);
         self.most = self.most.max(self.queues[worker].len());
     }
-    /// All workers read what they can; nobody reads `stalled`. What they answer, and how many frames of streams they have read.
+    /// All workers read what they can; `stalled` streams are not read. Returns their ping replies, and how many data frames they
+    /// read.
     fn reads(&mut self, stalled: &[u32]) -> (Vec<u32>, usize) {
         let (mut answers, mut read) = (Vec::new(), 0);
         for queue in &mut self.queues {
@@ -49,7 +50,7 @@ impl Client {
     }
 }
 
-/// Frames are sent on all streams as often as there is room, `rounds` times; what has been read of them.
+/// Sends frames on all streams while there is room, for `rounds` rounds; returns how many were read.
 fn send(credit: &mut Credit, client: &mut Client, streams: &[u32], stalled: &[u32], rounds: usize) -> usize {
     let mut all = 0;
     for _ in 0..rounds {
@@ -73,11 +74,11 @@ fn send(credit: &mut Credit, client: &mut Client, streams: &[u32], stalled: &[u3
 #[test]
 fn a_stream_that_nobody_reads_never_stops_the_clients_loop() {
     let (mut credit, mut client) = (Credit::default(), Client::default());
-    // Data streams of connections as kubectl numbers them; the first one stands.
+    // Data streams of connections as kubectl numbers them; the first one is blocked.
     let read = send(&mut credit, &mut client, &[3, 7, 11], &[3], 10_000);
     assert!(client.most < 50, "{} frames wait for one worker", client.most);
     assert_eq!(read, 20_000, "and the others have never waited");
-    // Replies that cannot wait are left out before they would fill the queue.
+    // Replies that cannot wait are dropped before they fill the queue.
     for _ in 0..100 {
         if !credit.is_full(3) {
             credit.sent(3);
@@ -85,11 +86,11 @@ fn a_stream_that_nobody_reads_never_stops_the_clients_loop() {
         }
     }
     assert!(client.most < 50, "{} frames wait for one worker", client.most);
-    // Its reader comes back: all is read, and it goes on as the others do.
+    // Its reader resumes: everything is read, and it continues like the others.
     let behind = client.queues[3].iter().filter(|waits| matches!(waits, Waits::Bytes(_))).count();
     let read = send(&mut credit, &mut client, &[3, 7, 11], &[], 1000);
     assert!(read > 2900 + behind, "{read}");
-    // And if it stands again, so it is again.
+    // The same if it blocks again.
     assert_eq!(send(&mut credit, &mut client, &[3, 7, 11], &[3], 1000), 2000);
     assert!(client.most < 50, "{} frames wait for one worker", client.most);
 }
@@ -124,7 +125,7 @@ async fn replies_that_nobody_has_asked_after_are_asked_after() {
     let answers = tokio::spawn(async move {
         let mut heard = 0;
         while let Some(mut frame) = outgoing.recv().await {
-            // A reply or bytes first, then pings of 12 bytes.
+            // A reply or data first, then pings of 12 bytes.
             heard += usize::from(frame.starts_with(b"x"));
             let pings = frame.split_off(usize::from(frame.starts_with(b"x")));
             for ping in pings.chunks(12) {
