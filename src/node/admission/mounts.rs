@@ -1,8 +1,8 @@
-//! How many mounts Pods may cause. Pure.
+//! Limits how many mounts Pods may cause. Pure.
 //!
-//! The kernel bounds a mount namespace (`fs.mount-max`, 100,000), and the host's holds those of all Pods: each `subPath` and each
-//! emptyDir in memory is one, and every container's namespace begins as a copy of it. Upstream bounds nothing, so that a few Pods
-//! of many mounts keep the whole host from mounting anything.
+//! The kernel limits the mounts of a mount namespace (`fs.mount-max`, 100,000), and the host's namespace holds those of all Pods:
+//! each `subPath` and each in-memory emptyDir is one, and every container's namespace starts as a copy of it. Upstream has no
+//! limit, so a few Pods with many mounts keep the whole host from mounting anything.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::{pod::Failure, spec::PodExt};
 
-/// Volumes of a Pod and mounts of its containers, together: far more than a manifest that was meant has.
+/// Limit for a Pod's volumes and its containers' mounts together: far more than a legitimate manifest has.
 const MAX_POD: usize = 512;
-/// Those of all Pods of a node: half of what the kernel lets there be. The rest is the host's own.
+/// Limit for all Pods of a node: half of the kernel's limit. The rest is for the host.
 const MAX_NODE: usize = 50_000;
-/// A namespace may have that part of what the others leave: so there is always something for one that comes later.
+/// A namespace may use one part in this many of what the others leave, so there is always something for a later one.
 const PART: usize = 2;
 
 fn mounts(pod: &Pod) -> usize {
@@ -22,11 +22,11 @@ fn mounts(pod: &Pod) -> usize {
     pod.spec().volumes.iter().flatten().count() + of_parts
 }
 
-/// Whether a Pod alone has too many.
+/// Checks one Pod's mounts.
 ///
 /// # Errors
 ///
-/// It has: `TooManyMounts`.
+/// The Pod has too many: `TooManyMounts`.
 pub fn check(pod: &Pod) -> Result<(), Failure> {
     match mounts(pod) {
         wanted if wanted > MAX_POD => {
@@ -38,11 +38,11 @@ pub fn check(pod: &Pod) -> Result<(), Failure> {
     }
 }
 
-/// Whether a Pod has too many, alone or beside others.
+/// Checks one Pod's mounts, alone and beside others.
 ///
 /// # Errors
 ///
-/// It has: `TooManyMounts`, or `OutOfmounts` where others leave too few, or its namespace has its part.
+/// `TooManyMounts` if it has too many; `OutOfmounts` if the others leave too few, or its namespace has used up its share.
 pub fn admit(pod: &Pod, others: &[Arc<Pod>]) -> Result<(), Failure> {
     check(pod)?;
     let sum = |own: bool| -> usize {

@@ -1,4 +1,4 @@
-//! What Pods have on this machine's disks: as project quotas count it, or by walking.
+//! Pods' disk usage on this machine, from project quotas or by walking.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -33,12 +33,12 @@ use crate::{
     volumes::kinds::{Measured, measured as measured_as},
 };
 
-/// Beside volumes, what of a Pod's folder its containers may write to.
+/// Besides volumes, the parts of a Pod's folder that its containers may write to.
 const MANAGED: [&str; 4] = ["containers", "hosts", "hostname", "resolv.conf"];
 
-/// Measures all that a Pod has. What a container wrote to its root goes when it has ended: nobody can read it any more, and
-/// it would count for as long as the Pod is there. Who has more than is seen in so much CPU time evades. `None`, with a warning:
-/// it cannot be told. `still`: who moves things while they are counted may have to hold still.
+/// Measures everything of a Pod. What an exited container wrote to its root is deleted first: it is unreadable from then on, and
+/// would count for as long as the Pod exists. A Pod with more than can be walked in this much CPU time is treated as evading.
+/// `None`, with a warning: it cannot be measured. `still`: containers that move files during the walk may be frozen.
 pub async fn usage(machine: &Machine, pod: &Pod, most: Duration, still: bool) -> Option<Usage> {
     clear_ended(machine, pod).await;
     let holdings = holdings(machine, pod, still).await;
@@ -46,7 +46,7 @@ pub async fn usage(machine: &Machine, pod: &Pod, most: Duration, still: bool) ->
     let (by_quota, believed) = (quota::may_count(pod), machine.quotas.are_believed(&uid, now));
     let measured = tokio::task::spawn_blocking(move || {
         let walked = if by_quota && believed { None } else { Some(holdings.walk(most)?) };
-        // After the walk: what is written meanwhile is no sign that quotas miss something.
+        // After the walk: files written meanwhile do not mean that quotas miss something.
         let counted = if by_quota { holdings.count(most)? } else { None };
         match counted {
             None => Ok((None, walked.map_or_else(|| holdings.walk(most), Ok)?)),
@@ -55,7 +55,7 @@ pub async fn usage(machine: &Machine, pod: &Pod, most: Duration, still: bool) ->
     });
     match measured.await.map_err(|e| Error::Panicked(e.to_string())).flatten() {
         Ok((None, usage)) => Some(usage),
-        // It says nothing about the quotas.
+        // Says nothing about the quotas.
         Ok((Some(unfinished), _)) if unfinished.total().cost >= most => Some(unfinished),
         Ok((Some(walked), counted)) => Some(machine.quotas.judge(pod.uid(), now, counted, walked)),
         Err(error) => {
@@ -65,33 +65,33 @@ pub async fn usage(machine: &Machine, pod: &Pod, most: Duration, still: bool) ->
     }
 }
 
-/// The file systems of these volumes of a Pod, those that answer: by the volumes' names.
+/// The responding file systems of these volumes of a Pod, by volume name.
 pub async fn spaces(machine: &Machine, pod: &Pod, volumes: &[&str]) -> Vec<(String, Space)> {
     let named = pod.spec().volumes.iter().flatten().filter(|volume| volumes.contains(&volume.name.as_str()));
     let places: Vec<_> = named.map(|volume| (volume.name.clone(), machine.volumes.path(pod, volume))).collect();
-    // One that is somewhere else may take its time; the thread is then lost until it answers.
+    // A remote one may hang; the thread is lost until it responds.
     let read = move || places.into_iter().filter_map(|(name, path)| Some((name, space(&path)?))).collect();
     tokio::task::spawn_blocking(read).await.unwrap_or_default()
 }
 
-/// Where a Pod has what counts as its use of the disk.
+/// The places that count towards a Pod's disk usage.
 struct Holdings {
     uid: String,
-    /// A folder of the disk that all this is on.
+    /// A folder on the same disk.
     disk: PathBuf,
-    /// Who may have to hold still.
+    /// What may have to be frozen.
     sandbox: Option<Restless>,
     volumes: Vec<(String, PathBuf)>,
     containers: Vec<Holding>,
     rest: Vec<PathBuf>,
-    /// What is put aside, and not removed yet. Project quotas count it with what it was.
+    /// Moved aside but not removed yet. Project quotas still count it.
     aside: Vec<PathBuf>,
     runtime: Runtime,
 }
 
 struct Holding {
     container: String,
-    /// Each of its starts.
+    /// All its attempts.
     starts: Vec<ContainerId>,
     layers: Vec<PathBuf>,
     /// Parts of the Pod's volumes that the agent has mounted for it.
@@ -134,12 +134,12 @@ async fn holdings(machine: &Machine, pod: &Pod, still: bool) -> Holdings {
     }
 }
 
-/// What is kept for a container: its logs, and the file with what an exec needs to know of each start, its environment among it.
+/// Files kept for a container: its logs, and the file with what an exec needs for each attempt, including its environment.
 fn kept(starts: &[ContainerId], logs: PathBuf, noted: impl Fn(&ContainerId) -> PathBuf) -> Vec<PathBuf> {
     starts.iter().map(noted).chain([logs]).collect()
 }
 
-/// What is put aside of a Pod that is there: of its volumes, of the layers of its containers, and whole starts of these.
+/// Data of an existing Pod that was moved aside: of its volumes, of its containers' layers, and whole attempts.
 fn aside(volumes: &Path, containers: &[Holding]) -> Vec<PathBuf> {
     let starts = containers.iter().flat_map(|holding| &holding.layers).filter_map(|layer| layer.parent());
     let starts: BTreeSet<&Path> = starts.collect();
@@ -148,7 +148,7 @@ fn aside(volumes: &Path, containers: &[Holding]) -> Vec<PathBuf> {
 }
 
 impl Holdings {
-    /// File by file.
+    /// Measures file by file.
     fn walk<'a>(&'a self, mut left: Duration) -> Result<Usage> {
         let mut usage = Usage { rest: sum(&self.rest, &mut left)?, ..Usage::default() };
         usage.rest += sum(&self.aside, &mut left)?;
@@ -171,7 +171,7 @@ impl Holdings {
         Ok(usage)
     }
 
-    /// What these hold in which containers may move things.
+    /// Measures paths in which containers may move files.
     fn moved(&self, paths: &[PathBuf], left: &mut Duration) -> Result<Measure> {
         let Some(sandbox) = &self.sandbox else { return sum(paths, left) };
         let still = || {
@@ -182,8 +182,8 @@ impl Holdings {
         total(paths, left, |path, left| settled(path, left, still))
     }
 
-    /// By project quotas, which see files without a name too; what containers share with the node is walked. `None`: some of the
-    /// folders are in no project of their own.
+    /// Reads project quotas, which include unlinked files; walks what containers share with the node. `None`: some of the folders
+    /// have no project of their own.
     fn count(&self, mut left: Duration) -> Result<Option<Usage>> {
         let counted = |paths: &[PathBuf]| projects::usage(paths).map_err(Error::ProjectQuota);
         let mut usage = Usage { rest: sum(&self.rest, &mut left)?, ..Usage::default() };
@@ -200,12 +200,12 @@ impl Holdings {
     }
 }
 
-/// What all these hold.
+/// The total of all these paths.
 fn sum(paths: &[PathBuf], left: &mut Duration) -> Result<Measure> {
     total(paths, left, measure)
 }
 
-/// The sum of what is counted of these within the CPU time that is left.
+/// The total of these measurements within the remaining CPU time.
 fn total(
     paths: &[PathBuf],
     left: &mut Duration,
@@ -224,7 +224,7 @@ pub(super) async fn of(machine: &Machine, pod: &Pod) -> Vec<podwright_runtime::S
     all.into_iter().filter(|sandbox| termination::split(&sandbox.spec.id).0 == pod.uid()).collect()
 }
 
-/// Removes the writable layers of the Pod's containers that have ended.
+/// Removes the writable layers of the Pod's exited containers.
 pub async fn clear_ended(machine: &Machine, pod: &Pod) {
     for sandbox in of(machine, pod).await {
         for container in sandbox.containers.iter().filter(|c| c.state == ContainerState::Exited) {
