@@ -235,16 +235,16 @@ pub async fn clear_ended(machine: &Machine, pod: &Pod) {
     }
 }
 
-/// Gives back what a Pod that has ended has on disk, but for its containers' last words and logs. There may be a million files: it is
-/// put aside, and the Pod has ended soon, whether they are removed or not.
+/// Releases the disk space of a Pod that has ended, except its containers' termination messages and logs. There may be a million
+/// files: they are moved aside and deleted in the background, so that the Pod ends quickly.
 ///
 /// # Errors
 ///
-/// Some of it is still there, in its place.
+/// Some of it could not be moved aside.
 pub async fn clear(machine: &Machine, pod: &Pod) -> Result<()> {
     clear_ended(machine, pod).await;
     let (scratch, folder) = (machine.volumes.scratch(pod), machine.volumes.folder(pod));
-    // The Pod gives its ids back before this is removed.
+    // The Pod releases its ids before this is deleted.
     let owner = Owner::new(pod.namespace(), machine.users.of(pod.uid()));
     let removals = machine.runtime.removals().clone();
     let own = folder.clone();
@@ -254,7 +254,7 @@ pub async fn clear(machine: &Machine, pod: &Pod) -> Result<()> {
     });
     let tidied = tidied.await.map_err(Error::Panicked).flatten();
     let renamed = machine.runtime.removals().in_turn(pod.namespace(), move || {
-        // An earlier agent may have put some aside.
+        // An earlier agent may have moved some aside.
         removals.find(&folder.join("volumes"));
         let aside = |path: PathBuf| removals.put_aside(&path, &owner).map_err(call("rename", path));
         all(scratch.into_iter().map(aside))
@@ -266,33 +266,33 @@ pub async fn clear(machine: &Machine, pod: &Pod) -> Result<()> {
     all([tidied, renamed])
 }
 
-/// Waits until what was put aside in these is removed: whoever waits for room on the disk has it then, and evicts nobody else
-/// meanwhile. For as long as he waits for it.
+/// Waits until what was moved aside in these folders is deleted, so that a caller short of disk space evicts nothing else
+/// meanwhile; bounded in time.
 async fn given_back(removals: &Removals, folders: &[PathBuf]) {
     let gone = futures::future::join_all(folders.iter().map(|folder| removals.gone(folder)));
     tokio::time::timeout(CLEANUP, gone).await.ok();
 }
 
-/// The Pods that are gone and whose folders, those of their sandboxes, or their logs are still being removed.
+/// Removed Pods whose folders, sandbox folders or logs are still being deleted.
 pub fn leaving(machine: &Machine) -> HashSet<String> {
     let underway = machine.runtime.removals().underway();
     let (pods, sandboxes, logs) = (machine.volumes.root(), machine.runtime.root(), &machine.places.logs);
     underway.iter().filter_map(|folder| left_by(folder, pods, sandboxes, logs)).collect()
 }
 
-/// The uid of the Pod that has left a folder as a whole: in the folder of all Pods' folders, of their sandboxes, or of their logs.
+/// The uid of the Pod that left a whole folder: in the folder of all Pods, of their sandboxes, or of their logs.
 fn left_by(folder: &Path, pods: &Path, sandboxes: &Path, logs: &Path) -> Option<String> {
     let (parent, name) = (folder.parent()?, folder.file_name()?.to_str()?);
     match parent {
         _ if parent == pods => Some(name.to_owned()),
         _ if parent == sandboxes => Some(termination::split(name).0),
-        // What an earlier agent has put aside has no uid in its name.
+        // Data moved aside by an earlier agent has no uid in its name.
         _ if parent == logs => Some(name.rsplit_once('_').map_or(name, |(_, uid)| uid).to_owned()),
         _ => None,
     }
 }
 
-/// A folder with all in it, or a file.
+/// Removes a folder with its contents, or a file.
 fn remove(path: PathBuf) -> Result<()> {
     let removed = match path.symlink_metadata().is_ok_and(|found| !found.is_dir()) {
         true => std::fs::remove_file(&path),
@@ -301,14 +301,14 @@ fn remove(path: PathBuf) -> Result<()> {
     removed.map_err(call("remove", path))
 }
 
-/// Cuts termination messages to what is ever read of them.
+/// Truncates termination messages to the length that is ever read.
 fn cut_messages(containers: &Path) -> Result<()> {
     let entries = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path());
     let messages = entries(containers).flat_map(|own| entries(&own).collect::<Vec<_>>());
     all(messages.map(|file| shared::cut(&file, termination::MESSAGE as u64).map_err(call("truncate", file))))
 }
 
-/// Makes room at the cost of nobody who runs: as upstream does, the logs of Pods that have ended, and images that nobody uses.
+/// Frees space without affecting running Pods: as upstream, deletes logs of Pods that have ended, and unused images.
 pub async fn reclaim(machine: &Machine, thresholds: &Thresholds) {
     clear_logs(machine).await;
     if let Err(error) = super::images::reclaim(machine, thresholds).await {
@@ -316,7 +316,7 @@ pub async fn reclaim(machine: &Machine, thresholds: &Thresholds) {
     }
 }
 
-/// Removes the logs of Pods that have ended.
+/// Removes the logs of ended Pods.
 async fn clear_logs(machine: &Machine) {
     for sandbox in machine.runtime.list().await {
         let over = |c: &podwright_runtime::ContainerStatus| c.state == ContainerState::Exited;
@@ -350,12 +350,12 @@ mod tests {
             std::fs::write(file, vec![b'x'; 1 << 20]).unwrap();
         }
         let mut left = Duration::from_secs(10);
-        // Of the third nothing was noted.
+        // Nothing was recorded of the third.
         let counted = sum(&kept(&starts, logs, noted), &mut left).unwrap();
         assert!((3 << 20..4 << 20).contains(&counted.bytes), "{counted:?}");
     }
 
-    /// The one next to be evicted has done nothing: he is not, while the room of the one before him comes.
+    /// The next Pod to be evicted is innocent: it is spared while the space of the previous one is being freed.
     #[tokio::test(start_paused = true)]
     async fn who_has_ended_is_waited_for_as_long_as_who_is_evicted() {
         let (root, removals) = (tempfile::tempdir().unwrap(), Removals::default());

@@ -1,4 +1,4 @@
-//! The ends of what was begun for a Pod.
+//! The results of a Pod's operations.
 
 use super::{ActionResult, PodVolumes, Refresh, SandboxState, Step, Turn};
 use crate::executor::{ActionError, ExecutorError};
@@ -59,14 +59,14 @@ impl Turn<'_> {
         }
     }
 
-    /// Each volume that cannot be had has an event of its own.
+    /// Each volume that failed gets an event of its own.
     fn failed_mounts(&mut self, failed: impl IntoIterator<Item = ActionError>) {
         for trouble in failed {
             self.warning(None, trouble.reason.as_str(), trouble.message);
         }
     }
 
-    /// Whatever came of it, the Pod has ended. What is left is asked for again, and goes with the Pod at the latest.
+    /// The Pod has ended in any case. The remaining release is retried, and completes when the Pod is removed at the latest.
     fn released(&mut self, result: &Result<(), ExecutorError>) {
         let (seen, failures) = (&mut self.state.observed, &mut self.state.retries.release);
         seen.volumes = PodVolumes::Absent;
