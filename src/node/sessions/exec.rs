@@ -298,7 +298,7 @@ pub async fn finish(mut sink: futures::stream::SplitSink<Frames, Frame>, status:
     sink.close().await.ok();
 }
 
-/// The safe constructor is deprecated for types that could change their descriptor under it; an `OwnedFd` cannot.
+/// The safe constructor is deprecated for types whose descriptor could change; that of an `OwnedFd` cannot.
 #[expect(deprecated)]
 fn watched(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(fd, interest)
@@ -308,17 +308,16 @@ fn watched(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
 struct Pump {
     fd: AsyncFd<OwnedFd>,
     channel: u8,
-    /// Bytes that nobody wants are read and dropped, so that the process never hangs on them.
+    /// Unwanted bytes are read and dropped, so that the process does not block.
     wanted: bool,
     terminal: bool,
     sender: mpsc::Sender<Frame>,
-    /// The process has ended: what it has left there is all that it said.
+    /// The process has exited: only its remaining output is left.
     over: CancellationToken,
 }
 
 impl Pump {
-    /// Reads until the end; once the process has ended, as much as it has left: its background processes may have the stream
-    /// open.
+    /// Reads until the end; after the process has exited, only what it left: its background processes may keep the stream open.
     async fn run(self) -> io::Result<()> {
         let mut buffer = vec![0; CHUNK];
         let mut left = None;
@@ -329,7 +328,7 @@ impl Pump {
             let read = match left {
                 Some(_) => match tokio::time::timeout(QUIET, read).await {
                     Ok(read) => read,
-                    // Somebody else has had it, or it was less.
+                    // Another reader consumed it, or there was less.
                     Err(_) => return Ok(()),
                 },
                 None => tokio::select! {
@@ -344,7 +343,7 @@ impl Pump {
             let count = match read {
                 Ok(0) => return Ok(()),
                 Ok(count) => count,
-                // How a terminal says that nobody is on the other side any more.
+                // A terminal reports that its other side is closed.
                 Err(e) if e.raw_os_error() == Some(nix::libc::EIO) => return Ok(()),
                 Err(e) => return Err(e),
             };
@@ -360,7 +359,7 @@ impl Pump {
         Ok(())
     }
 
-    /// How much there is to be read, now that the process has ended. A terminal does not know yet what it will have passed on.
+    /// How much is left to read after the process has exited. A terminal does not know how much it will still pass on.
     fn left(&self) -> io::Result<usize> {
         match self.terminal {
             true => Ok(TERMINAL),
