@@ -59,7 +59,7 @@ fn set_up(order: &Order) -> Result<()> {
     kept.map_err(file(&order.path))
 }
 
-/// Makes one, with nothing in it, unless it is there.
+/// Creates an empty one, unless it exists.
 fn empty_dir(
     kernel: &Kernel,
     path: &Path,
@@ -74,7 +74,8 @@ fn empty_dir(
     }
 }
 
-/// Made whole under another name, which no volume has: an agent that was killed meanwhile has left nothing that is taken for one.
+/// Created under another name that no volume has, then renamed: if an agent is killed meanwhile, nothing is mistaken for a finished
+/// one.
 fn on_disk(kernel: &Kernel, path: &Path, pod: &Pod, fs_group: Option<u32>) -> io::Result<()> {
     if path.exists() {
         return Ok(());
@@ -83,7 +84,7 @@ fn on_disk(kernel: &Kernel, path: &Path, pod: &Pod, fs_group: Option<u32>) -> io
     let new = path.with_file_name(format!(".new-{name}"));
     fs::create_dir_all(&new)?;
     if pod.has_own_users() {
-        // Before anything is in it.
+        // Before it has any content.
         projects::give(kernel, &[&new], None).map_err(io::Error::other)?;
     }
     if let Some(group) = fs_group {
@@ -93,7 +94,7 @@ fn on_disk(kernel: &Kernel, path: &Path, pod: &Pod, fs_group: Option<u32>) -> io
     fs::rename(&new, path)
 }
 
-/// A mount is there or not, never half of it.
+/// A mount is atomic.
 fn memory(kernel: &Kernel, path: &Path, options: &str) -> io::Result<()> {
     fs::create_dir_all(path)?;
     if !mounts::is_mount(path) {
@@ -106,8 +107,8 @@ fn mode(fs_group: Option<u32>) -> u32 {
     if fs_group.is_some() { 0o2777 } else { 0o777 }
 }
 
-/// How one in memory is mounted: with its mode and group, its size and as many inodes as take as much of the kernel, and some for a
-/// small one.
+/// Mount options of one in memory: its mode and group, its size, and a number of inodes with the same memory use, with a minimum
+/// for small ones.
 fn options(source: &EmptyDirVolumeSource, pod: &Pod, fs_group: Option<u32>) -> String {
     const INODE: i64 = 1024;
     let limit = source.size_limit.as_ref().map(qos::units).filter(|l| *l > 0);
