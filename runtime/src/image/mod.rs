@@ -3,19 +3,20 @@
 //! ```text
 //! <dir>/lock                        one process at a time owns the store
 //! <dir>/blobs/sha256/<hex>          manifests, indexes and configs
-//! <dir>/downloads/<hex>.<hex>       layers, by whom they are from, until they are unpacked: what a manifest calls a layer is never taken for a document
+//! <dir>/downloads/<hex>.<hex>       layers by source, until they are unpacked: a manifest's layer is never mistaken for a document
 //! <dir>/layers/<chainID hex>/fs     a layer unpacked for overlayfs
 //! <dir>/layers/<chainID hex>/done   written after the layer has reached the disk: without it the layer is a leftover
 //! <dir>/refs/<sha256 of name>       one name (a tag or a digest) -> target and manifest digest, whether it was pulled,
 //!                                   and the image in few words
 //! <dir>/pulled/<image id hex>       whose credentials a registry has accepted for the image
-//! <dir>/tmp/                        everything in the making; emptied by `open`
+//! <dir>/tmp/                        temporary items; emptied by `open`
 //! ```
 //!
-//! Reading order: [`name`] (what people write), [`model`] and [`store`] (what others see), [`disk`], [`folders`] and [`top`] (what is
-//! there), [`refs`] and [`publish`] (what it is called), [`collect`] (what goes), [`manifest`], [`config`], [`unpack`], [`attributes`], [`directories`] and [`view`] (layers), [`limits`] (what an image may cost),
-//! [`archive`] (import, load), [`pulls`], [`job`], [`pull`], [`download`] and [`registry`] (registries), [`guard`] (where they may lead us),
-//! [`auth`] (docker configs), [`pulled`] (who may use what was pulled), [`user`] (`USER`).
+//! Reading order: [`name`] (image names), [`model`] and [`store`] (the public interface), [`disk`], [`folders`] and [`top`] (the
+//! state on disk), [`refs`] and [`publish`] (names), [`collect`] (garbage collection), [`manifest`], [`config`], [`unpack`],
+//! [`attributes`], [`directories`] and [`view`] (layers), [`limits`] (cost limits), [`archive`] (import, load), [`pulls`], [`job`],
+//! [`pull`], [`download`] and [`registry`] (registries), [`guard`] (where they may direct us), [`auth`] (docker configs),
+//! [`pulled`] (permission to use pulled images), [`user`] (`USER`).
 
 mod archive;
 mod attributes;
@@ -60,8 +61,8 @@ pub use user::{UserIds, resolve_user};
 
 pub type Result<T, E = ImageError> = std::result::Result<T, E>;
 
-/// Makes ring the process's TLS provider; does nothing when one is installed already. `pull` calls it by itself.
+/// Installs ring as the process's TLS provider unless one is installed. `pull` calls it by itself.
 pub fn install_crypto() {
-    // Err means that somebody was first, which is as good.
+    // Err means that one was installed concurrently, which is fine.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
