@@ -17,7 +17,7 @@ use crate::image::limits::Space;
 use crate::image::view::{LayerView, find_beneath, is_opaque};
 use archives::{Tar, gzip, scattered, sparse};
 
-/// A folder with an `outside` that nothing may touch, and layers beside it.
+/// A folder with an `outside` that must stay untouched, and layers beside it.
 struct Fixture {
     dir: tempfile::TempDir,
     layers: Vec<PathBuf>,
@@ -31,7 +31,7 @@ impl Fixture {
         Fixture { dir, layers: Vec::new() }
     }
 
-    /// Unpacks on top of what was unpacked before.
+    /// Unpacks on top of the previous ones.
     fn unpack(&mut self, tar: Tar) -> Result<PathBuf> {
         let root = self.dir.path().join(format!("layer{}", self.layers.len()));
         fs::create_dir(&root).unwrap();
@@ -48,7 +48,7 @@ impl Fixture {
         allowance(self.dir.path(), options)
     }
 
-    /// As `unpack`, but an entry that is refused does not keep the rest from being tried.
+    /// As `unpack`, but continues after rejected entries.
     fn unpack_what_goes(&mut self, tar: Tar) {
         let root = self.dir.path().join(format!("layer{}", self.layers.len()));
         fs::create_dir(&root).unwrap();
@@ -147,7 +147,7 @@ fn whiteouts_become_overlay_marks() {
     assert!(gone.file_type().is_char_device() && gone.rdev() == 0);
     assert!(opaque(&root.join("b")) && !opaque(&root.join("a")));
     assert!(!root.join(".wh..wh.plnk").exists());
-    // Replaced in the same layer, in either order: new content, nothing of the old.
+    // Replaced in the same layer, in either order: only the new content.
     for dir in ["c/sub", "d/sub"] {
         assert!(opaque(&root.join(dir)), "{dir}");
         assert_eq!(fs::read_to_string(root.join(dir).join("inner")).unwrap(), "i");
@@ -248,7 +248,7 @@ fn bombs_go_off_nowhere() {
     }
 }
 
-/// A link to a lower layer's file copies it: a few bytes would make any number of copies of a large file.
+/// A link to a lower layer's file copies it: a few bytes could create any number of copies of a large file.
 #[test]
 fn copies_of_lower_files_count() {
     if !is_root() {
@@ -280,7 +280,7 @@ fn paths_that_only_fill_memory_are_refused() {
     assert!(error.contains("a path of 6000 bytes"), "{error}");
 }
 
-/// Directories that no entry names are made one by one, and looked for in each layer below: that costs what entries cost.
+/// Implicit directories are created one by one, and looked up in each layer below: this counts like entries.
 #[test]
 fn looking_for_directories_is_bounded() {
     if !is_root() {
@@ -296,14 +296,14 @@ fn looking_for_directories_is_bounded() {
     for _ in 0..8 {
         place.unpack(Tar::new().file(&format!("{deep}/f"), "")).unwrap();
     }
-    // Each is below a directory that all layers have, and in none of them.
+    // Each is below a directory that all layers have, and missing in all of them.
     let missing = (0..20).fold(Tar::new(), |tar, n| tar.file(&format!("{deep}/n{n}/f"), ""));
     assert_eq!(try_on_top(&place, missing, &options), Err("more than 1000 looks for directories".into()));
     let maze = format!("{}d", "d/../".repeat(18));
     let walks =
         (0..40).fold(Tar::new().dir("d", 0o755).symlink("s", &maze), |tar, n| tar.file(&format!("s/n{n}/f"), ""));
     assert_eq!(try_on_top(&place, walks, &options), Err("more than 1000 looks for directories".into()));
-    // What no layer has at all takes no look at its inside, and what has entries of its own takes none.
+    // What no layer has needs no lookup inside, and a directory with its own entry needs none.
     let enough = Options { max_looks: 3000, ..Options::default() };
     let elsewhere = format!("e/{deep}/f");
     assert_eq!(try_on_top(&place, Tar::new().file(&elsewhere, ""), &enough), Ok(()));
@@ -315,7 +315,7 @@ fn looking_for_directories_is_bounded() {
 
 #[test]
 fn a_frame_that_wants_gigabytes_to_look_back_on_is_refused() {
-    // RFC 8878, 3.1.1: magic, a descriptor with nothing in it, the window's exponent, and a last block without content.
+    // RFC 8878, 3.1.1: magic, an empty descriptor, the window's exponent, and an empty last block.
     let frame = |log: u8| [0x28, 0xb5, 0x2f, 0xfd, 0, (log - 10) << 3, 1, 0, 0];
     let mut nothing = Vec::new();
     for log in [10, 23, 27] {
@@ -395,7 +395,7 @@ fn a_tree_that_is_too_deep_is_refused_however_it_is_reached() {
     assert_eq!(refused(Tar::new().path(&deep(256)).file("x", "")), None);
     assert!(too_deep(Tar::new().path(&deep(257)).file("x", "")));
     assert!(too_deep(Tar::new().path(&deep(300)).dir("x", 0o755)));
-    // No path is long: each leads through a link to what is deep already.
+    // The paths are short: each leads through a link to a deep one.
     let linked = || Tar::new().path(&deep(200)).dir("x", 0o755).target(&deep(200)).symlink("s", "x");
     assert_eq!(refused(linked().path(&format!("s/{}", deep(50))).file("x", "")), None);
     assert!(too_deep(linked().path(&format!("s/{}", deep(60))).file("x", "")));
@@ -452,7 +452,7 @@ fn sparse_files_unpack() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// Whatever names, links and kinds an archive strings together, in two layers, nothing outside changes.
+    /// Whatever names, links and kinds an archive combines, in two layers, nothing outside changes.
     #[test]
     fn random_archives_stay_inside(
         entries in prop::collection::vec((
@@ -512,7 +512,7 @@ fn xattrs_of_a_file_and_of_a_layer_are_bounded() {
     assert_eq!(layer.xattrs, 0, "what is plain comes with its file");
 }
 
-/// What a layer below has of them is given to each directory that an upper one makes anew.
+/// Xattrs of lower layers are inherited by each directory that an upper layer recreates.
 #[test]
 fn xattrs_of_layers_below_are_held_in_as_much_memory_as_they_need_and_count() {
     if !is_root() {
