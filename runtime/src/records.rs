@@ -1,10 +1,10 @@
 //! State kept across a crash: one small JSON file per sandbox and per container, beside what it describes.
 //!
 //! ```text
-//! <state>/sandboxes/<id>/sandbox.json            written before anything of it is made
-//!                        secret                  what agent and shim know each other by, root's alone
+//! <state>/sandboxes/<id>/sandbox.json            written before anything of it is created
+//!                        secret                  authenticates agent and shim to each other, for root only
 //!                        shim.log                what the shim could not report
-//!                        c/<key>/container.json  written before anything of it is made
+//!                        c/<key>/container.json  written before anything of it is created
 //!                                annotation      the caller's data: read on request
 //!                                exit.json       written by the shim, durably, before it is reported
 //!                                upper work rootfs
