@@ -1,8 +1,8 @@
-//! The shim's forks, and what only a fork may do. A child is a copy of the thread that makes it: so all hangs on what the other threads
-//! are doing meanwhile.
+//! The shim's forks, and operations allowed only in a fork. A child is a copy of the forking thread: so its safety depends on what
+//! the other threads are doing.
 //!
-//! Those of the shim (`writer`) make nothing but system calls: they neither allocate nor lock. A child never returns to a frame of its
-//! parent's: it executes another program, or exits.
+//! The shim's other threads (`writer`) only make system calls: they neither allocate nor lock. A child never returns to a frame of
+//! its parent: it executes another program, or exits.
 
 use std::convert::Infallible;
 use std::io::Error as IoError;
@@ -35,20 +35,20 @@ pub fn clone3_of_nobody(
     unsafe { kernel.clone3_of_nobody(flags, cgroup, shown, child) }
 }
 
-/// [`birth::bear_by_another`]. What `confine` closes is to be what the caller goes on without.
+/// [`birth::bear_by_another`]. The caller must not use what `confine` closes.
 pub fn bear_by_another<T>(confine: impl FnOnce() -> Option<T>, child: impl FnOnce(T)) -> Result<Born, IoError> {
-    // SAFETY: no other thread allocates or locks. The caller names what it needs, and takes its journal anew.
+    // SAFETY: no other thread allocates or locks. The caller names what it needs, and reopens its journal.
     unsafe { birth::bear_by_another(confine, child) }
 }
 
-/// [`birth::clone_sibling`]: in the child, which is `None`, and in its parent.
+/// [`birth::clone_sibling`]: returns in the child (`None`), and in its parent.
 pub fn clone_sibling() -> Result<Option<(u32, i32)>, IoError> {
     // SAFETY: no other thread allocates or locks.
     unsafe { birth::clone_sibling() }
 }
 
-/// [`own::keep_only`], by a child.
+/// [`own::keep_only`], for a child.
 pub fn keep_only(kept: &[BorrowedFd<'_>]) -> Result<(), IoError> {
-    // SAFETY: what else there is is of the parent's frames, to which a child does not return.
+    // SAFETY: all other descriptors belong to frames of the parent, to which a child does not return.
     unsafe { own::keep_only(kept) }
 }

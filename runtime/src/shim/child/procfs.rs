@@ -1,4 +1,4 @@
-//! Procfs as another PID namespace has it: by `pidns` of Linux 6.17, or by a helper that lives in there for two system calls.
+//! Procfs of another PID namespace: through `pidns` of Linux 6.17, or by a helper that lives in there for two system calls.
 
 use std::convert::Infallible;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,24 +12,23 @@ use podwright_sys::credentials::{CapSets, allow_only};
 use podwright_sys::mount::{FsOption, open_proc};
 use podwright_sys::{Kernel, SysResult, io, own, process};
 
-/// CAP_SYS_ADMIN, which fsopen(2) takes.
+/// CAP_SYS_ADMIN, which fsopen(2) requires.
 const SYS_ADMIN: u64 = 1 << 21;
 
-/// Mounts procfs, detached, as the PID namespace of `process` has it.
+/// Creates a detached procfs mount of the PID namespace of `process`.
 pub fn of(kernel: &Kernel, options: &[FsOption<'_>], attrs: u64, process: BorrowedFd<'_>) -> SysResult<OwnedFd> {
     if let Ok(pids) = process::pid_namespace_of(process)
         && let Ok(proc) = kernel.new_proc(options, attrs, pids.as_fd())
     {
         return Ok(proc);
     }
-    // Older kernels take the PID namespace of whoever opens it; the rest is done here.
+    // Older kernels use the opener's PID namespace; the rest is done here.
     let opened = opened_inside(kernel, process)?;
     kernel.mount_opened(opened.as_fd(), options, attrs)
 }
 
-/// The helper is in sight of all that may be in the namespace. One who traces it gets no more by it than what its filter
-/// allows: fsopen(2) gives what is useless without CAP_SYS_ADMIN, sendmsg(2) reaches us alone, clone(2) bears another like it,
-/// and exit_group(2) ends it.
+/// The helper is visible to all processes in the namespace. A tracer gains nothing beyond its filter: fsopen(2) returns what is
+/// useless without CAP_SYS_ADMIN, sendmsg(2) only reaches us, clone(2) creates another one like it, and exit_group(2) ends it.
 fn opened_inside(kernel: &Kernel, process: BorrowedFd<'_>) -> SysResult<OwnedFd> {
     let (ours, theirs) = kernel.op("socketpair", |a| a, io::message_pair)?;
     kernel.journal.flush();
@@ -49,12 +48,12 @@ fn opened_inside(kernel: &Kernel, process: BorrowedFd<'_>) -> SysResult<OwnedFd>
     kernel.op("fsopen", |a| a.text("proc, by a helper in the PID namespace"), receive)
 }
 
-/// Outside still: gives up everything but what the helper needs, then has it borne inside.
+/// Still outside: drops everything the helper does not need, then creates it inside.
 fn become_helper(report: BorrowedFd<'_>, process: BorrowedFd<'_>) -> Infallible {
     let quiet = Kernel::new(&JournalWriter::none());
     let confine = || -> Result<(), std::io::Error> {
         fork::keep_only(&[report, process])?;
-        // Its /proc/PID/root is within reach of the containers: the builder's, where nothing is covered yet, is not for them.
+        // Its /proc/PID/root is accessible to the containers: they must not see the builder's, where nothing is masked yet.
         empty_root(&quiet).map_err(|e| e.source)?;
         quiet.setns(process, process::NEWPID, "for the helper").map_err(|e| e.source)?;
         fork::keep_only(&[report])?;
@@ -77,7 +76,7 @@ fn become_helper(report: BorrowedFd<'_>, process: BorrowedFd<'_>) -> Infallible 
     match open_proc() {
         Ok(fs) => {
             let _ = io::send(report, &[0; 4], &[fs.as_fd()]);
-            // What is open goes with it: close(2) is none of its calls.
+            // The exit closes what is open: its filter lacks close(2).
             process::exit(0)
         }
         Err(e) => fail(e),
