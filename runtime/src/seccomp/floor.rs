@@ -8,9 +8,9 @@
 //! The floor covers all system calls that name something of the host or another Pod without a path in the container, and that the
 //! kernel then permits by uid alone:
 //! - namespaces: by number, by handle, by a pidfd, or by enumeration;
-//! - processes of other PID namespaces, by a pidfd received through a socket (SO_PEERPIDFD, SCM_PIDFD): their descriptors and
-//! their memory. Other calls that take a pidfd check its PID namespace (pidfd_send_signal(2)), are for children (waitid(2)) or for
-//! dying processes (process_mrelease(2)); those that take a pid (ptrace(2), process_vm_readv(2), kcmp(2)) find no others;
+//! - processes of other PID namespaces, by a pidfd received through a socket (SO_PEERPIDFD, SCM_PIDFD): their descriptors and their
+//!   memory. Other calls that take a pidfd check its PID namespace (pidfd_send_signal(2)), are for children (waitid(2)) or for
+//!   dying processes (process_mrelease(2)); those that take a pid (ptrace(2), process_vm_readv(2), kcmp(2)) find no others;
 //! - keyrings: they belong to a uid in a user namespace;
 //! - unowned machine-wide things: the kernel log, file systems by the number of their device.
 //!

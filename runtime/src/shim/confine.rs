@@ -5,20 +5,19 @@
 //! little:
 //!
 //! - **Capabilities**: a child's bounding set is a subset of the shim's, so the shim keeps all of the agent's. What the most
-//! powerful container may hold is not known when it starts. Only what children would get *implicitly* is dropped: the ambient and
-//! the inheritable set.
+//!   powerful container may hold is not known when it starts. Only what children would get *implicitly* is dropped: the ambient and
+//!   the inheritable set.
 //! - **`no_new_privs`**: inherited irrevocably; setuid programs would break in every container.
 //! - **seccomp**: inherited irrevocably. A filter could deny what no container and no shim needs, but there is no such call: a
-//! privileged container may load modules and kernels, set the clock, swap, trace and open by handle, and says so in its
-//! manifest. A filter for Pods without such a container would refuse the ephemeral one that comes later (`kubectl debug
-//! --profile=sysadmin`), which the shim cannot know of in advance; a second, unfiltered process to create it would hold
-//! everything that the filter denies the first, one socket away, and slow down each Pod's start. It would gain little: with
-//! mount(2), openat(2) and ptrace(2), which births need, the shim is root on its machine without any of these calls.
+//!   privileged container may load modules and kernels, set the clock, swap, trace and open by handle, and says so in its manifest.
+//!   A filter for Pods without such a container would refuse the ephemeral one that comes later (`kubectl debug
+//!   --profile=sysadmin`), which the shim cannot know of in advance; a second, unfiltered process to create it would hold
+//!   everything that the filter denies the first, one socket away, and slow down each Pod's start. It would gain little: with
+//!   mount(2), openat(2) and ptrace(2), which births need, the shim is root on its machine without any of these calls.
 //! - **Landlock**: a domain that handles file access forbids mount(2) and pivot_root(2) to all processes in it: no container could
-//!   be
-//! made. One that scopes signals and abstract sockets (ABI 6) cuts `hostPID` and `hostNetwork` Pods off.
+//!   be made. One that scopes signals and abstract sockets (ABI 6) cuts `hostPID` and `hostNetwork` Pods off.
 //! - **A mount namespace of its own**: volumes are mounted by the agent later and must arrive; `/dev/shm` is mounted by the shim
-//! and must be found by an agent after this one. With CAP_SYS_ADMIN it would be no barrier anyway.
+//!   and must be found by an agent after this one. With CAP_SYS_ADMIN it would be no barrier anyway.
 //! - **Resource limits**: containers inherit them, and upstream's have the runtime's.
 //!
 //! So the protection is *absence*. When it is executed all of the agent's descriptors except its socket and its log are closed, and
