@@ -167,7 +167,7 @@ async fn an_answer_that_is_too_long_is_an_error_of_that_call_alone() {
     let (shim, _) = listener.accept().unwrap();
     shim.set_nonblocking(true).unwrap();
     let mut shim = UnixStream::from_std(shim).unwrap();
-    // As encode does, but for its bound.
+    // As encode does, without its bound.
     let frame = |message: &Message| {
         let text = serde_json::to_vec(message).unwrap();
         let length = (text.len() as u32).to_le_bytes();
@@ -202,7 +202,7 @@ async fn an_answer_that_is_too_long_is_an_error_of_that_call_alone() {
         () = serve => panic!("the agent has hung up"),
     }
     assert!(!client.has_missed());
-    // What nobody has asked for is not told again.
+    // An oversized event is not sent again.
     let unasked = frame(&Message::Exited { key: long.clone(), exit: exit() });
     tokio::io::AsyncWriteExt::write_all(&mut shim, &unasked).await.ok();
     while heard.recv().await.is_some() {}
