@@ -1,4 +1,4 @@
-//! What processes keep on disks without a name: files that were deleted and are still open or mapped.
+//! Disk space held by processes through unlinked files: deleted, but still open or mapped.
 
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
@@ -11,35 +11,35 @@ use rustix::fs::{AtFlags, CWD, FileType, Statx, StatxFlags, statfs, statx};
 
 use super::walk::{Measure, Pace};
 
-/// Descriptors, mappings and mounts that one look treads; who has more evades. The kernel keeps a kilobyte for each that was asked
-/// about, in the name of who asks.
+/// Maximum descriptors, mappings and mounts inspected at a time; a container with more is evading. The kernel keeps a kilobyte for
+/// each one queried, charged to the querier.
 const LINKS: usize = 1 << 17;
 
-/// So long is a line of mountinfo at most: two paths, each byte of them written as four, and what a file system tells, of a page.
+/// Maximum length of a mountinfo line: two paths, with each byte escaped as four, and a page of file system options.
 const MOUNT: u64 = 64 << 10;
 
-/// A container that is looked at.
+/// A container to inspect.
 pub struct Holder<'a> {
-    /// Lists its processes, as they are now.
+    /// Lists its current processes.
     pub pids: Box<dyn Fn() -> Vec<u32> + Send + Sync + 'a>,
-    /// Files that are mounted for it, where the caller sees them.
+    /// Files mounted for it, at paths visible to the caller.
     pub mounted: Vec<PathBuf>,
 }
 
-/// So often processes are listed until there is none that was not looked at.
+/// How often processes are listed until no new ones appear.
 const LISTS: usize = 16;
 
-/// Counts the files without a name that these containers of one sandbox have open, mapped, mounted, or execute, in any of their
-/// threads: each file once, for the first that holds it. One look for all of them, for they may hand their files to each other.
-/// Who is born while others are looked at is looked at too.
+/// Counts the unlinked files that these containers of one sandbox have open, mapped, mounted, or execute, in any of their threads:
+/// each file once, for its first holder. All are inspected together, because they may pass files to each other. Processes created
+/// during the inspection are included.
 ///
-/// A mount that any of them sees tells what is on it: use of the disk are overlays, and file systems of which a folder is
-/// mounted whose path holds `own`. On others' mounts, files in memory and those of the host are none. A mount that none of them
-/// sees is of a container that has ended, of somebody who has handed the file on, or hidden by a change of root: what is on it
-/// counts if it is an overlay or the file system of `disk`. What the kernel keeps for whoever hides it (on its way through a
-/// socket, in a system call under way, in a ruleset) is not seen; what has just ended has nothing.
+/// A mount visible to any of them decides about files on it: overlays count as disk usage, and file systems mounted from a folder
+/// whose path contains `own`. Files on other mounts, in memory, and of the host do not count. A mount visible to none of them
+/// belongs to an exited container or to whoever passed the file on, or is hidden by a change of root: it counts if it is an overlay
+/// or the file system of `disk`. References inside the kernel (in flight through a socket, in a system call in progress, in a
+/// ruleset) are not seen; an exited process has nothing.
 ///
-/// Gives up after `most` CPU time, as a walk does: somebody opens files faster than they are counted.
+/// Gives up after `most` CPU time, like a walk: files may be opened faster than they are counted.
 pub fn unlinked(containers: &[Holder<'_>], own: &str, disk: &Path, most: Duration) -> Vec<Measure> {
     let mut look = Look::new(own, disk, most);
     let looked: Vec<Looked> = containers.iter().map(|holder| look.container(holder)).collect();
