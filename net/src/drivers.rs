@@ -1,6 +1,6 @@
-//! What makes a node's network be what it should: one driver an interface, each applies its part of a change.
+//! The drivers that configure a node's network: one per interface, each applies its part of a change.
 //!
-//! What they hold of the kernel is compared with it, and mended, by [`crate::Network::heal`].
+//! [`crate::Network::heal`] compares their kernel state with the intended one, and repairs it.
 
 use std::sync::Arc;
 
@@ -10,22 +10,22 @@ use crate::forwards::{Forwards, Refused};
 use crate::state::Changes;
 use crate::{Network, Result};
 
-/// The drivers of one node. What they have loaded into the kernel stays when they are dropped.
+/// The drivers of one node. Kernel state stays when they are dropped.
 pub struct Drivers {
     network: Network,
     dns: Option<Arc<DnsServer>>,
     forwards: Forwards,
-    /// What is wanted and not applied yet.
+    /// Changes not applied yet.
     pending: Changes,
-    /// Whether what a predecessor has left is replaced.
+    /// Whether a predecessor's state has been replaced.
     loaded: bool,
 }
 
-/// What came of a change.
+/// The result of a change.
 #[derive(Debug, Default)]
 pub struct Applied {
     pub tables: Change,
-    /// What could not be listened on.
+    /// Forwards that could not listen.
     pub refused: Vec<Refused>,
 }
 
@@ -35,15 +35,15 @@ impl Drivers {
         Drivers { network, dns, forwards, pending: Changes::default(), loaded: false }
     }
 
-    /// Makes the network follow what has changed; the first call says all that there is, and replaces whatever a predecessor has
-    /// left. After an error the next call, with further changes or none, applies these as well.
+    /// Applies changes to the network; the first call must contain everything, and replaces a predecessor's state. After an error
+    /// the next call, with further changes or none, applies these as well.
     pub async fn apply(&mut self, changes: Changes) -> Result<Applied> {
         self.pending.extend(changes);
         if self.loaded && self.pending.is_empty() {
             return Ok(Applied::default());
         }
         let tables = self.apply_to_tables().await;
-        // Behind the tables: a name is known after its address works.
+        // After the tables: a name resolves only once its address works.
         self.apply_to_names();
         let tables = tables?;
         self.loaded = true;
@@ -52,12 +52,12 @@ impl Drivers {
         Ok(Applied { tables, refused })
     }
 
-    /// Waits until something that was refused is to be tried again.
+    /// Waits until something refused must be retried.
     pub async fn due(&self) {
         self.forwards.due().await;
     }
 
-    /// Tries it.
+    /// Retries it.
     pub async fn try_again(&mut self) {
         self.forwards.try_again().await;
     }
