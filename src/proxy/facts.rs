@@ -1,4 +1,4 @@
-//! What the rules must know of the cluster's nodes.
+//! Facts about the cluster's nodes for the rules.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -8,9 +8,9 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use podwright_net::IpNet;
 use podwright_net::dataplane::NodeFacts;
 
-/// The facts of the node named `own`, from all Nodes and the cluster's Service ranges. An address of `dns` that is in none of them
-/// is as good as a range: no external address, host port or node port covers it, and who asks there keeps the pace of who does.
-/// One of the node's own addresses is not: its host ports and node ports are there. `addresses`: the node's, before its Node says so.
+/// The facts of the node named `own`, from all Nodes and the cluster's Service ranges. An address of `dns` outside all of them is
+/// treated like a range: no external address, host port or node port covers it, and its clients are rate-limited. One of the node's
+/// own addresses is not, since its host ports and node ports are there. `addresses`: the node's, before its Node lists them.
 pub fn facts(
     nodes: &[impl AsRef<Node>],
     own: &str,
@@ -44,7 +44,7 @@ pub fn facts(
     facts
 }
 
-/// Where API servers are: as the Service `kubernetes` says, and as this node was told.
+/// Addresses of API servers: from the Service `kubernetes`, and from this node's configuration.
 pub fn servers(slices: &[impl AsRef<EndpointSlice>], told: &[IpAddr]) -> Vec<IpNet> {
     let endpoints = slices.iter().flat_map(|slice| &slice.as_ref().endpoints);
     let addresses = endpoints.flat_map(|endpoint| &endpoint.addresses).filter_map(|address| address.parse().ok());
@@ -59,7 +59,7 @@ fn pod_ranges(node: &Node) -> Vec<IpNet> {
     all.iter().chain(&one).filter_map(|c| c.parse().ok()).collect()
 }
 
-/// A node's addresses, names left out.
+/// A node's addresses, without names.
 pub fn node_addresses(node: &Node) -> Vec<IpAddr> {
     let addresses = node.status.as_ref().and_then(|s| s.addresses.as_deref()).unwrap_or_default();
     addresses.iter().filter(|a| a.type_ != "Hostname").filter_map(|a| a.address.parse().ok()).collect()

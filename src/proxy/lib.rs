@@ -1,14 +1,12 @@
-//! Services, EndpointSlices and host ports compiled to what `podwright-net` loads: dataplane elements and DNS names.
+//! Compiles Services, EndpointSlices and host ports to the input of `podwright-net`: dataplane elements and DNS names.
 //!
-//! [`Compiler`] is pure, and so is all that it puts together: [`mod@compile`], [`mod@host_ports`], [`mod@names`], [`mod@facts`],
-//! [`Shares`]. [`Proxy`] is the thin task around it: events in, changes of the desired state out. [`Relay`] is the way to the API where
-//! Pods have none of their own.
+//! [`Compiler`] is pure, as are its parts: [`mod@compile`], [`mod@host_ports`], [`mod@names`], [`mod@facts`], [`Shares`]. [`Proxy`] is the thin task around it: events in, changes of the desired state out. [`Relay`] provides API access for Pods whose network has none.
 //!
 //! ```text
 //!  Service, EndpointSlices --compile, names--.
 //!  this node's Pods --host_ports--------------+--> NetworkState --Changes--> net::drivers --> tables, DNS, loopback
-//!  Nodes --facts-----------------------------'     (what is wanted)               |
-//!                                                                                 '--> Notices: what is not to be had
+//!  Nodes --facts-----------------------------'     (desired state)                |
+//!                                                                                 '--> Notices: what is not served
 //! ```
 
 #![forbid(unsafe_code)]

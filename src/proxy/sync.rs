@@ -1,6 +1,6 @@
-//! The task: watches Services, EndpointSlices, this node's Pods and Nodes, and has the drivers apply what changes by them as it comes.
+//! The task: watches Services, EndpointSlices, this node's Pods and Nodes, and has the drivers apply resulting changes.
 //!
-//! While one change is applied, further ones gather and are applied together. What could not be applied is tried again.
+//! While one change is applied, further ones are collected and applied together. Failed ones are retried.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::objects::{Dirty, Objects};
 use super::owner::Owner;
 use super::sources::{Events, Sources};
 
-/// How long to wait after the kernel refused.
+/// The retry delay after the kernel refused.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// The running proxy of one node. It ends when dropped; what it loaded stays.
@@ -35,8 +35,8 @@ impl Drop for Proxy {
 }
 
 impl Proxy {
-    /// Starts to keep `network` and the DNS server in step with the API, and Pods to their shares of
-    /// tracked connections. `recorder` tells whose addresses and ports are another's already. Must be called inside a tokio runtime.
+    /// Starts to keep `network` and the DNS server in sync with the API, and Pods within their conntrack shares. `recorder` reports
+    /// addresses and ports held by others. Must be called inside a tokio runtime.
     pub fn start(
         config: ProxyConfig,
         sources: Sources,
@@ -55,8 +55,8 @@ impl Proxy {
         Proxy { synced: receiver, tasks: [tokio::spawn(sync.run(synced)).abort_handle(), shares] }
     }
 
-    /// Starts to answer DNS on the node's own addresses: empty at first, filled by the proxy. Names of elsewhere are asked of
-    /// the servers of `resolv_conf`, from the process's own network namespace.
+    /// Starts to serve DNS on the node's own addresses: empty at first, filled by the proxy. Other names are forwarded to the
+    /// servers of `resolv_conf`, from the process's own network namespace. Fails if a socket cannot be opened.
     pub async fn dns(
         config: &ProxyConfig,
         network: &Network,
@@ -68,7 +68,7 @@ impl Proxy {
         dns::DnsServer::start(network.netns(), &config.dns, table, upstream).await
     }
 
-    /// Waits until everything that was known at the start is loaded.
+    /// Waits until everything known at startup is loaded.
     pub async fn synced(&self) {
         // The sender lives as long as the task, which ends with us.
         let _ = self.synced.clone().wait_for(|synced| *synced).await;
@@ -109,7 +109,7 @@ impl Sync {
         }
     }
 
-    /// Waits until something happens, and notes it; `false`: nothing will. Meanwhile what was refused is tried again.
+    /// Waits for an event and records it; `false`: there will be none. Retries refused forwards meanwhile.
     async fn next(&mut self, events: &mut Events, dirty: &mut Dirty) -> bool {
         loop {
             tokio::select! {
