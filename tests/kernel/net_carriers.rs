@@ -1,4 +1,4 @@
-//! What `inspect` tells of a Pod's Services: the elements that carry its traffic, as the kernel has them.
+//! The Services' part of `inspect`: the elements that carry a Pod's traffic, as in the kernel.
 
 use std::os::fd::AsFd;
 use std::time::Instant;
@@ -26,14 +26,14 @@ fn elements_that_carry_a_pods_traffic() {
         format!("own {{\"concat\":[\"{ip}\",\"{ip}\"]}} None"),
     ];
     assert_eq!(seen, expected);
-    // Six more are asked for: sets in which senders are noted. It has sent nothing yet.
+    // Six more are queried: sets of senders. It has sent nothing yet.
     assert_eq!(all, expected.len() + 6);
     ask(a.netns.as_fd(), b.endpoint()).unwrap();
     let (elements, _) = node.wait(node.network.carriers(a.ips.clone(), 100)).unwrap();
     assert_eq!((elements[0].set, &elements[0].element), ("pace", &serde_json::json!(a.ip())));
 }
 
-/// What is told is what the kernel has, and no more than was asked for, whatever tenants write.
+/// The result is the kernel's state, limited to the requested number, whatever tenants write.
 #[test]
 fn of_many_elements_that_carry_a_pods_traffic_few_are_asked_for() {
     let node = Node::single();
@@ -57,7 +57,7 @@ fn of_many_elements_that_carry_a_pods_traffic_few_are_asked_for() {
     let begun = Instant::now();
     let (elements, all) = node.wait(node.network.carriers(a.ips.clone(), 1000)).unwrap();
     println!("{} of {all} in {:?}", elements.len(), begun.elapsed());
-    // Each port is three: an endpoint, a list, a way in. None of the senders' sets has it.
+    // Each port has three: an endpoint, a list, a frontend. None of the senders' sets contains it.
     assert_eq!((elements.len(), all), (994, 6 + 5 * 4000 * 3 + 1));
     assert!(elements.iter().all(|e| e.service.as_deref().is_some_and(|name| name.starts_with("evil/1:p"))));
     let of_b = |node: &Node| {
@@ -65,7 +65,7 @@ fn of_many_elements_that_carry_a_pods_traffic_few_are_asked_for() {
         elements.iter().map(|e| e.set).collect::<Vec<_>>()
     };
     assert_eq!(of_b(&node), ["endpoints", "services", "cluster-ips", "own"]);
-    // The kernel's word counts.
+    // The kernel's state counts.
     run_in(node.netns(), "nft", &["delete element ip podwright cluster-ips { 10.96.2.1 . tcp . 80 }"]);
     assert_eq!(of_b(&node), ["endpoints", "services", "own"]);
 }
