@@ -222,7 +222,7 @@ fn many_dependents_are_let_go_some_at_a_time() {
     }
 }
 
-/// A batch of writes, and more, may be refused for ever.
+/// More than a whole batch of writes may be refused for ever.
 #[test]
 fn who_is_not_let_go_keeps_nobody_else() {
     let owner = item("o", deleting("orphan"));

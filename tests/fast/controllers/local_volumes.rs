@@ -204,7 +204,7 @@ fn a_claim_grows_with_its_volume() {
     let bodies: Vec<_> = plan.writes().map(|write| write.request.body.clone().unwrap()).collect();
     assert_eq!(bodies[0]["spec"]["capacity"]["storage"], "8Gi");
     assert_eq!(bodies[1]["status"]["capacity"]["storage"], "8Gi");
-    // A crash between the two writes left the claim without the condition.
+    // A crash between the two writes left the claim's status unwritten.
     let half = volume(json!({ "spec": { "capacity": { "storage": "8Gi" } } }));
     assert_eq!(lines(&growth(&bound("8Gi", "5Gi"), &half)), [done]);
     for other in [

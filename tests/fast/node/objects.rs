@@ -1,4 +1,4 @@
-//! What a Pod refers to: as new as the Pod, not asked for again and again, and in turns by namespace.
+//! Objects that a Pod refers to: as new as the Pod, not fetched again and again, and in turns by namespace.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,10 +19,10 @@ use podwright::{
 use serde_json::json;
 use tokio::{sync::mpsc, time::Instant};
 
-/// A server that has nothing, and takes its time to say so.
+/// A server that has no objects, and is slow to say so.
 #[derive(Default)]
 struct Slow {
-    /// By namespace: how many objects it is asked for just now, and the most that were at a time.
+    /// By namespace: the requests in flight, and their maximum.
     asked: Mutex<BTreeMap<String, (usize, usize)>>,
 }
 
@@ -55,7 +55,7 @@ impl Transport for Slow {
     }
 }
 
-/// A namespace's Pods may name thousands that there are not: it has one asked for at a time, and rests for as long as that took.
+/// A namespace's Pods may name thousands of missing objects: one is fetched at a time, followed by a pause as long as the request.
 #[tokio::test(start_paused = true)]
 async fn nobody_waits_for_all_that_another_namespaces_pods_refer_to() {
     let slow = Arc::new(Slow::default());
