@@ -1,6 +1,6 @@
-//! What makes a node's network be what it should: one driver an interface, each applies its part of a change.
+//! The drivers that configure a node's network: one per interface, each applies its part of a change.
 //!
-//! What they hold of the kernel is compared with it, and mended, by [`crate::Network::heal`].
+//! [`crate::Network::heal`] compares their kernel state with the intended one, and repairs it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,20 +22,20 @@ pub struct Drivers {
     network: Network,
     dns: Option<Arc<DnsServer>>,
     forwards: Forwards,
-    /// What is wanted and not applied yet.
+    /// Changes not applied yet.
     pending: Changes,
-    /// Whether what a predecessor has left is replaced.
+    /// Whether a predecessor's state has been replaced.
     loaded: bool,
     /// Who is judged by a policy that the kernel has refused, and when that is tried again.
     closed: BTreeMap<String, String>,
     policies_due: Option<Instant>,
 }
 
-/// What came of a change.
+/// The result of a change.
 #[derive(Debug, Default)]
 pub struct Applied {
     pub tables: Change,
-    /// What could not be listened on.
+    /// Forwards that could not listen.
     pub refused: Vec<Refused>,
     /// Who is judged by a policy that the kernel has refused, and so is let through by less than was written; and why.
     pub closed: BTreeMap<String, String>,
@@ -55,8 +55,8 @@ impl Drivers {
         }
     }
 
-    /// Makes the network follow what has changed; the first call says all that there is, and replaces whatever a predecessor has
-    /// left. After an error the next call, with further changes or none, applies these as well.
+    /// Applies changes to the network; the first call must contain everything, and replaces a predecessor's state. After an error
+    /// the next call, with further changes or none, applies these as well.
     pub async fn apply(&mut self, changes: Changes) -> Result<Applied> {
         self.pending.extend(changes);
         let again = self.policies_due.is_some_and(|due| due <= Instant::now());
@@ -74,7 +74,7 @@ impl Drivers {
         Ok(Applied { tables, refused, closed: self.closed.clone() })
     }
 
-    /// Waits until something that was refused is to be tried again.
+    /// Waits until something refused must be retried.
     pub async fn due(&self) {
         let policies = async {
             match self.policies_due {

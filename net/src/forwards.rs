@@ -1,7 +1,7 @@
-//! Ports of the node's loopback that lead elsewhere: accepted here, inside the node's network, and carried on. They are there while
-//! the agent is.
+//! Forwards ports of the node's loopback to Pods: accepted here, inside the node's network, and relayed. They exist while the agent
+//! runs.
 //!
-//! The kernel's tables cannot do it: a packet from loopback on any other link is a forged one to it.
+//! The kernel's tables cannot do this: it treats a packet with a loopback source on any other link as forged.
 
 mod udp;
 
@@ -20,17 +20,17 @@ use tokio::time::Instant;
 use crate::dataplane::Protocol;
 use crate::{Error, NodeNetns, Result};
 
-/// So many connections of one port at once; further ones wait to be accepted.
+/// Maximum connections per port; further ones wait to be accepted.
 const MOST: usize = 512;
-/// A Pod answers until then, or is not there.
+/// Timeout for connecting to a Pod.
 const TIMEOUT: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_millis(100);
-/// After so long it is tried again to listen on what was refused, or after so many times what the last try took.
+/// Retry interval for ports that could not be listened on: at least the duration, or this multiple of the last attempt's.
 const REST: (Duration, u32) = (Duration::from_secs(1), 20);
-/// So many are tried at a time: whoever writes Pods chooses how many ports there are.
+/// Maximum retries at a time: users who write Pods choose the number of ports.
 const TRIED: usize = 256;
 
-/// What is carried: from where on the node's loopback, and to which Pod's port.
+/// A forward: from a port of the node's loopback to a Pod's port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forward {
     pub protocol: Protocol,
@@ -38,7 +38,7 @@ pub struct Forward {
     pub to: SocketAddr,
 }
 
-/// A forward that could not be listened on.
+/// A forward that could not listen.
 #[derive(Debug)]
 pub struct Refused {
     pub owner: String,
@@ -46,14 +46,14 @@ pub struct Refused {
     pub error: Error,
 }
 
-/// The driver of forwards: listens on what owners want, and on nothing else. All end when it is dropped.
+/// The driver of forwards: listens exactly on what owners request. All end when it is dropped.
 pub struct Forwards {
     netns: NodeNetns,
     /// By owner.
     running: BTreeMap<String, Vec<Running>>,
-    /// What could not be listened on, in the order in which it is tried again.
+    /// Those that could not listen, in retry order.
     refused: VecDeque<(String, Forward)>,
-    /// When that is.
+    /// The time of the next retry.
     again: Instant,
 }
 
@@ -63,17 +63,17 @@ impl Forwards {
         Forwards { netns: netns.clone(), running, refused, again: Instant::now() }
     }
 
-    /// Makes each of these owners have exactly these forwards; those that could not be listened on. They are tried again when they
-    /// are [due](Forwards::due).
+    /// Makes each of these owners have exactly these forwards; returns those that could not listen. They are retried when
+    /// [due](Forwards::due).
     pub async fn apply(&mut self, wanted: &BTreeMap<String, Vec<Forward>>) -> Vec<Refused> {
         self.refused.retain(|(owner, _)| !wanted.contains_key(owner));
-        // What goes goes first, and wholly: its port may be what comes wants.
+        // Old ones are ended first, completely: a new one may need the port.
         for (owner, wanted) in wanted {
             let known = self.running.remove(owner).unwrap_or_default();
             let (kept, gone): (Vec<_>, Vec<_>) = known.into_iter().partition(|port| wanted.contains(&port.forward));
             for port in gone {
                 port.end().await;
-                // It may be what somebody waits for.
+                // It may be what a refused one waits for.
                 self.again = Instant::now();
             }
             if !kept.is_empty() {
@@ -94,7 +94,7 @@ impl Forwards {
         refused
     }
 
-    /// Waits until what was refused is to be tried again; without end where nothing was.
+    /// Waits until a retry is due; forever without refused ones.
     pub async fn due(&self) {
         match self.refused.is_empty() {
             true => std::future::pending().await,
@@ -102,7 +102,7 @@ impl Forwards {
         }
     }
 
-    /// Tries again to listen on what was refused. What is refused again goes behind the others.
+    /// Retries refused ones. Those refused again queue at the end.
     pub async fn try_again(&mut self) {
         let begun = Instant::now();
         for _ in 0..self.refused.len().min(TRIED) {
@@ -114,7 +114,7 @@ impl Forwards {
         self.again = Instant::now() + REST.0.max(begun.elapsed() * REST.1);
     }
 
-    /// Listens on one; otherwise it is tried again later.
+    /// Starts one; on failure it is queued for retries.
     async fn start(&mut self, owner: String, forward: Forward) -> Result<()> {
         match Running::start(&self.netns, forward).await {
             Ok(port) => {
@@ -133,16 +133,16 @@ impl Forwards {
     }
 }
 
-/// A port that is listened on; it ends when dropped, and with it what it carries.
+/// A listening port; dropping it ends it with its connections.
 struct Running {
     forward: Forward,
-    /// Dropped, it ends the task.
+    /// Dropping it ends the task.
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
 }
 
 impl Running {
-    /// Listens, and carries what comes.
+    /// Listens and relays.
     async fn start(netns: &NodeNetns, forward: Forward) -> Result<Running> {
         let (netns, Forward { protocol, at, to }) = (netns.clone(), forward);
         let (stop, stopped) = oneshot::channel();
@@ -153,15 +153,15 @@ impl Running {
         Ok(Running { forward, stop, task })
     }
 
-    /// Ends it; returns when the port is free for another.
+    /// Ends it; returns when the port is free.
     async fn end(self) {
         drop(self.stop);
-        // Where it has failed, its sockets are closed too.
+        // If it failed, its sockets are closed too.
         let _ = self.task.await;
     }
 }
 
-/// Until it is stopped.
+/// Runs until stopped.
 async fn serve(listener: TcpListener, netns: NodeNetns, to: SocketAddr, stopped: oneshot::Receiver<()>) {
     tokio::select! {
         () = accept(listener, netns, to) => {}
@@ -171,7 +171,7 @@ async fn serve(listener: TcpListener, netns: NodeNetns, to: SocketAddr, stopped:
 
 async fn accept(listener: TcpListener, netns: NodeNetns, to: SocketAddr) {
     let room = Arc::new(Semaphore::new(MOST));
-    // What is carried ends with this task.
+    // Connections end with this task.
     let mut carried = JoinSet::new();
     loop {
         // It is never closed.
@@ -199,7 +199,7 @@ async fn accept(listener: TcpListener, netns: NodeNetns, to: SocketAddr) {
 async fn carry(mut caller: TcpStream, netns: &NodeNetns, to: SocketAddr) -> io::Result<()> {
     let dialled = tokio::time::timeout(TIMEOUT, netns.tcp_connect(to)).await;
     let mut pod = dialled.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?.map_err(io::Error::other)?;
-    // Where this fails, answers come a little later.
+    // Failure only delays answers slightly.
     let _ = (caller.set_nodelay(true), pod.set_nodelay(true));
     copy_bidirectional(&mut caller, &mut pod).await.map(drop)
 }
@@ -225,13 +225,13 @@ mod tests {
         let refused = forwards.apply(&wanted(&[("a", true), ("b", true)])).await;
         assert_eq!(refused.iter().map(|one| (one.owner.as_str(), one.forward)).collect::<Vec<_>>(), [("b", forward)]);
         assert_eq!(refused[0].error.errno(), Some(libc::EADDRINUSE));
-        // In one turn, whatever their order.
+        // In one call, whatever the order.
         assert!(forwards.apply(&wanted(&[("a", true)])).await.is_empty(), "it has it");
         assert!(forwards.apply(&wanted(&[("a", false), ("b", true)])).await.is_empty());
         assert!(forwards.apply(&wanted(&[("a", true), ("b", false)])).await.is_empty());
     }
 
-    /// Whoever has a port may leave it at any time, and nobody tells of it.
+    /// The port's owner may release it at any time, without notification.
     #[tokio::test]
     async fn what_was_refused_is_tried_again() {
         let Ok(netns) = NodeNetns::of_process() else { return println!("left out: it needs root") };
@@ -245,7 +245,7 @@ mod tests {
         assert!(forwards.due().now_or_never().is_none(), "nothing was refused");
         assert_eq!(forwards.apply(&wanted("a", &[first])).await.len(), 1);
         assert_eq!(forwards.apply(&wanted("b", &[second])).await.len(), 1);
-        // While it is another's, now and then.
+        // While it is in use, from time to time.
         for _ in 0..2 {
             assert!(is_due(&forwards).await);
             forwards.try_again().await;
@@ -256,7 +256,7 @@ mod tests {
         assert!(is_due(&forwards).await);
         forwards.try_again().await;
         assert!(forwards.is_running("a", &first) && !forwards.is_running("b", &second), "in their order");
-        // When one of ours goes, at once.
+        // When one of ours is removed, at once.
         forwards.apply(&wanted("a", &[])).await;
         assert!(forwards.again <= Instant::now());
         forwards.try_again().await;
@@ -264,7 +264,7 @@ mod tests {
         assert!(forwards.refused.is_empty(), "all have theirs");
     }
 
-    /// Who does not want it any more gets it at no later try.
+    /// A forward no longer requested is not retried.
     #[tokio::test]
     async fn what_is_wanted_no_more_is_not_tried_again() {
         let Ok(netns) = NodeNetns::of_process() else { return println!("left out: it needs root") };
@@ -279,7 +279,7 @@ mod tests {
         assert!(!forwards.is_running("a", &forward));
     }
 
-    /// Whoever comes next wants the port at once: it is free when the end has been awaited, with all that was carried.
+    /// The next owner needs the port at once: it is free, with all its connections, when the end has been awaited.
     #[tokio::test]
     async fn a_port_is_free_once_its_end_has_been_awaited() {
         let Ok(netns) = NodeNetns::of_process() else { return println!("left out: it needs root") };
@@ -292,7 +292,7 @@ mod tests {
             let (stop, stopped) = oneshot::channel();
             let task = tokio::spawn(udp::serve(socket, netns.clone(), forward.to, stopped));
             let port = Running { forward, stop, task };
-            // Somebody is carried, whose task has the socket as well.
+            // A relayed caller, whose task also holds the socket.
             let caller = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
             caller.send_to(b"x", forward.at).unwrap();
             let mut byte = [0];
@@ -313,7 +313,7 @@ mod tests {
             let task = tokio::spawn(serve(listener, netns.clone(), forward.to, stopped));
             let port = Running { forward, stop, task };
             port.end().await;
-            // Without SO_REUSEADDR, which would take less for free.
+            // Without SO_REUSEADDR, which is less strict.
             assert!(std::net::TcpStream::connect(forward.at).is_err(), "nobody listens any more");
         }
     }

@@ -1,10 +1,10 @@
-//! Addresses for Pods out of the node's ranges: one of each range an owner, durable, round robin.
+//! Allocates Pod addresses from the node's ranges: one of each range per owner, persistent, round robin.
 //!
-//! The state is one small file, `ipam.json`, replaced atomically, and on the disk soon after. It is written before an address is handed out, so a crash
-//! leaves at worst an address without a Pod, which [`Ipam::retain`] gives back at the next start.
+//! The state is one small file, `ipam.json`, replaced atomically, and synced soon after. It is written before an address is handed
+//! out, so a crash leaves at worst an address without a Pod, which [`Ipam::retain`] releases at the next start.
 //!
-//! It speaks of Pods that run, and the kernel has their addresses too: what the file lacks is learned from there
-//! ([`Ipam::learn`]), and one that is damaged or gone is made anew.
+//! It describes running Pods, whose addresses are also in the kernel: missing ones are learned from there ([`Ipam::learn`]), and a
+//! damaged or missing file is recreated.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::{Error, Family, Result};
 use podwright_journal::kept;
 
-/// Who has which addresses.
+/// The allocated addresses.
 pub struct Ipam {
     path: PathBuf,
     ranges: Vec<IpNet>,
@@ -30,7 +30,7 @@ pub struct Ipam {
 struct State {
     /// Owner (a Pod's uid) -> its addresses, in the order of the ranges.
     owners: BTreeMap<String, Vec<IpAddr>>,
-    /// The last address handed out of each range: the next search starts behind it.
+    /// The last address handed out of each range: the next search starts after it.
     last: BTreeMap<IpNet, IpAddr>,
 }
 
@@ -41,7 +41,7 @@ impl State {
 }
 
 impl Ipam {
-    /// Reads the state at `path`, or starts an empty one where there is none, or none that can be read.
+    /// Reads the state at `path`; starts empty if it is missing or unreadable.
     pub fn open(path: &Path) -> Ipam {
         let read = fs::read(path).and_then(|bytes| serde_json::from_slice(&bytes).map_err(std::io::Error::other));
         let state = read.unwrap_or_else(|error| {
@@ -54,7 +54,7 @@ impl Ipam {
         Ipam { path: path.to_owned(), ranges: Vec::new(), state, taken }
     }
 
-    /// Takes what owners are known to have, whatever was written down: it is theirs, and nobody else's.
+    /// Takes over addresses that owners are known to have, whatever was recorded. Fails if the state cannot be written.
     pub fn learn(&mut self, known: BTreeMap<String, Vec<IpAddr>>) -> Result<()> {
         let same = |has: &[IpAddr], known: &[IpAddr]| known.iter().all(|address| has.contains(address));
         let news =
@@ -79,7 +79,7 @@ impl Ipam {
         self.state.owners.values_mut().for_each(|addresses| addresses.sort_by_key(|a| (order(a), a.is_ipv6())));
     }
 
-    /// The ranges to hand out from: one a family. Addresses already handed out stay with their owners.
+    /// The ranges to allocate from: one per family. Allocated addresses stay with their owners.
     pub fn set_ranges(&mut self, ranges: Vec<IpNet>) {
         self.ranges = ranges.iter().map(IpNet::trunc).collect();
         self.in_order();
@@ -88,7 +88,8 @@ impl Ipam {
         &self.ranges
     }
 
-    /// The addresses of `owner`, one of each range; the same ones whenever it asks again.
+    /// The addresses of `owner`, one of each range; always the same ones. Fails if a range is exhausted, or the state cannot be
+    /// written.
     pub fn allocate(&mut self, owner: &str) -> Result<Vec<IpAddr>> {
         if let Some(addresses) = self.state.owners.get(owner) {
             return Ok(addresses.clone());
@@ -110,7 +111,7 @@ impl Ipam {
         Ok(addresses)
     }
 
-    /// Gives the addresses of `owner` back; an unknown owner is not an error.
+    /// Releases the addresses of `owner`; an unknown owner is not an error. Fails if the state cannot be written.
     pub fn release(&mut self, owner: &str) -> Result<()> {
         if !self.state.owners.contains_key(owner) {
             return Ok(());
@@ -120,7 +121,7 @@ impl Ipam {
         self.commit(before)
     }
 
-    /// Releases every owner that is not among the living; the owners released.
+    /// Releases every owner that is not among the living; returns those released. Fails if the state cannot be written.
     pub fn retain(&mut self, living: &BTreeSet<String>) -> Result<Vec<String>> {
         let dead: Vec<String> = self.state.owners.keys().filter(|o| !living.contains(*o)).cloned().collect();
         if !dead.is_empty() {
@@ -138,7 +139,7 @@ impl Ipam {
         self.state.owners.iter().map(|(owner, addresses)| (owner.as_str(), addresses.as_slice()))
     }
 
-    /// Writes the state; when that fails, memory goes back to what the disk says.
+    /// Writes the state; on failure, memory is reset to the old state.
     fn commit(&mut self, before: State) -> Result<()> {
         let result = self.write();
         if result.is_err() {
@@ -148,9 +149,9 @@ impl Ipam {
         result
     }
 
-    /// Writes the state again where somebody else has changed or removed the file. Returns whether it was.
+    /// Rewrites the state if the file was changed or removed externally. Returns whether it was.
     pub fn mend(&self) -> Result<bool> {
-        // Nothing was ever handed out: there need be no file.
+        // Nothing was ever allocated: no file is needed.
         if self.state.last.is_empty() {
             return Ok(false);
         }
@@ -169,13 +170,13 @@ impl Ipam {
     }
 }
 
-/// The first free host address of `range` behind `last`, going round. Left out are the network's own address, the first
-/// host (the gateway's by custom) and the broadcast address.
+/// The first free host address of `range` after `last`, wrapping around. Skips the network's own address, the first host
+/// (conventionally the gateway) and the broadcast address.
 fn next_free(range: &IpNet, last: Option<&IpAddr>, taken: &BTreeSet<IpAddr>) -> Option<IpAddr> {
     let family = Family::of_net(range);
     let host_bits = u32::from(family.bits() - range.prefix_len());
     let base = number(&range.network());
-    // A range of 2^127 and more is as good as unbounded: only the offsets that fit are visited.
+    // A range of 2^127 or more is practically unbounded: only the offsets that fit are visited.
     let size = 1u128.checked_shl(host_bits).unwrap_or(u128::MAX);
     let end = if family == Family::V4 { size.saturating_sub(1) } else { size };
     let first = 2;
@@ -184,7 +185,7 @@ fn next_free(range: &IpNet, last: Option<&IpAddr>, taken: &BTreeSet<IpAddr>) -> 
     }
     let start = last.map_or(first, |l| (number(l).wrapping_sub(base)).saturating_add(1));
     let start = if (first..end).contains(&start) { start } else { first };
-    // Among one more candidates than there are taken addresses, one is free.
+    // Among one more candidates than there are allocated addresses, one is free.
     let candidates = (start..end).chain(first..start);
     let enough = taken.len() + 1;
     candidates.take(enough).map(|offset| address(family, base + offset)).find(|a| !taken.contains(a))
@@ -254,7 +255,7 @@ mod tests {
             let a = ipam(folder.path(), &both).allocate("a").unwrap();
             fs::write(folder.path().join("ipam.json"), damage).unwrap();
             let mut anew = Ipam::open(&folder.path().join("ipam.json"));
-            // The kernel tells in no order.
+            // The kernel lists them in any order.
             anew.learn(BTreeMap::from([("a".to_owned(), a.iter().rev().copied().collect())])).unwrap();
             anew.set_ranges(both.iter().map(|range| range.parse().unwrap()).collect());
             assert_eq!(anew.addresses("a").unwrap(), a);

@@ -1,4 +1,4 @@
-//! The network of a node: namespaces, links, routes, addresses, nftables Services and DNS. Knows no Kubernetes word.
+//! The network of a node: namespaces, links, routes, addresses, nftables Services and DNS. Independent of Kubernetes.
 //!
 //! - [`netlink`]: the one door to the kernel: sockets, namespaces, mounts, sysctls, the `nft` program.
 //! - [`message`]: netfilter's netlink messages as bytes, written and read.
@@ -8,9 +8,9 @@
 //! - [`overlay`]: the way to other nodes' Pods, decided purely; [`links`] makes it.
 //! - [`dataplane`]: Services as map elements of one nftables table a family.
 //! - [`dns`]: the cluster's names, answered on the node.
-//! - [`forwards`]: ports of loopback that lead to Pods.
-//! - [`state`]: what all of that should be, as one value; [`drivers`] apply what changes of it.
-//! - [`node`]: [`Network`], which puts the parts together for an agent, and keeps what the kernel has as it should be.
+//! - [`forwards`]: ports of loopback forwarded to Pods.
+//! - [`state`]: the desired state of all that, as one value; [`drivers`] apply its changes.
+//! - [`node`]: [`Network`], which combines the parts for an agent, and repairs the kernel's state.
 //!
 //! ```text
 //!   Pod netns                     node netns                                    outside
@@ -41,7 +41,7 @@ pub use ipnet::IpNet;
 pub use netns::NodeNetns;
 pub use node::{Healing, Network, NetworkConfig, Repair};
 
-/// The version of IP that an address, a table or a list belongs to.
+/// The IP version of an address, a table or a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
     V4,
@@ -63,28 +63,28 @@ impl Family {
     }
 }
 
-/// What went wrong, naming the call and its arguments.
+/// A failure, naming the call and its arguments.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A system call or netlink request that the kernel refused.
     #[error("{call}: {source}")]
     Call { call: String, source: io::Error },
-    /// A ruleset that the `nft` program refused; nothing of it was applied.
+    /// A ruleset refused by the `nft` program; nothing of it was applied.
     #[error("nft: {0}")]
     Nft(String),
-    /// An answer of the kernel that does not parse.
+    /// A malformed response of the kernel.
     #[error("{0}: malformed answer")]
     Malformed(&'static str),
-    /// No address range has been given to this node yet.
+    /// This node has no address range yet.
     #[error("the node has no Pod address range yet")]
     NoPodRange,
-    /// Every address of the range is taken.
+    /// Every address of the range is in use.
     #[error("no free address in {0}")]
     Exhausted(IpNet),
-    /// Neither the record nor the node's routes know which addresses a Pod has that an earlier agent has attached.
+    /// The addresses of a Pod attached by an earlier agent are neither in the record nor in the node's routes.
     #[error("its addresses are not known any more")]
     UnknownAddresses,
-    /// There no port would be for DNS alone: host ports and node ports are on it, and the node's own servers.
+    /// The port would not be reserved for DNS there: the node's host ports, node ports and servers share it.
     #[error("DNS (--cluster-dns) cannot be on {0}: that is the node's own address")]
     DnsOnNode(std::net::IpAddr),
     /// Something else than a network namespace lies at the path that was given for one.
@@ -114,7 +114,7 @@ impl Error {
     pub fn call(call: impl Into<String>, source: io::Error) -> Error {
         Error::Call { call: call.into(), source }
     }
-    /// The errno, where the kernel gave one.
+    /// The errno, if the kernel returned one.
     pub fn errno(&self) -> Option<i32> {
         match self {
             Error::Call { source, .. } => source.raw_os_error(),

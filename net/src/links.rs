@@ -1,7 +1,7 @@
-//! One routed veth a Pod, and the node's own address and routes, over rtnetlink.
+//! One routed veth per Pod, and the node's own address and routes, through rtnetlink.
 //!
-//! The host's end has no address: a /32 (/128) route leads each Pod address to it. Both ends know the other's hardware
-//! address beforehand (permanent neighbours), so there is no ARP or neighbour discovery on such a link, and no proxy_arp.
+//! The host's end has no address: each Pod address has a /32 (/128) route to it. Both ends have the other's hardware address
+//! configured (permanent neighbours), so there is no ARP or neighbour discovery on such a link, and no proxy_arp.
 
 mod check;
 mod overlay;
@@ -34,14 +34,14 @@ use crate::{Error, Family, Result};
 use check::View;
 use read::{Link, details, get_link, index_of, is_vast, list_addresses, list_links, list_routes};
 
-/// The Pod's default gateway: an address that no link has; the permanent neighbour makes it reachable.
+/// The Pod's default gateway: an address of no link; the permanent neighbour makes it reachable.
 pub const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 pub const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 /// The name of a Pod's link, inside the Pod.
 pub const POD_LINK: &str = "eth0";
 /// Hardware address of the host's end of every Pod link (locally administered).
 const HOST_MAC: [u8; 6] = [0xee; 6];
-/// Every link of ours has an alias that starts with this: `podwright/<node>/<owner>`.
+/// The prefix of our links' aliases: `podwright/<node>/<owner>`.
 const ALIAS: &str = "podwright";
 /// The alias of `lo` in a namespace that a node has taken: `podwright-node/<mark>`.
 const NODE_ALIAS: &str = "podwright-node/";
@@ -49,10 +49,10 @@ const NODE_ALIAS: &str = "podwright-node/";
 /// The index of `lo` in every namespace.
 const LOOPBACK: u32 = 1;
 
-/// The group of links that are about to be removed.
+/// The group of links about to be removed.
 const DYING: u32 = 0x7077_6400;
 
-/// A Pod's link as the kernel has it on the node's side.
+/// A Pod's link on the node's side, as read from the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PodLink {
     pub name: String,
@@ -66,7 +66,7 @@ pub struct PodLink {
     pub mtu: u32,
 }
 
-/// What is wanted of a node's links, as a value.
+/// The desired state of a node's links.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkState {
     /// The addresses of each Pod's link, by its owner.
@@ -77,12 +77,12 @@ pub struct LinkState {
     pub routes: Vec<(IpNet, Option<IpAddr>)>,
 }
 
-/// What the kernel lacks of a [`LinkState`], in words.
+/// What the kernel lacks compared with a [`LinkState`], in words.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Lacks {
     /// The node's own addresses and routes.
     pub node: Vec<String>,
-    /// The node's side of Pods' links: the first thing that is missing of each, by its owner.
+    /// The first problem of each Pod's link on the node's side, by owner.
     pub pods: BTreeMap<String, String>,
     /// The links of Pods, by index.
     pub indexes: BTreeSet<u32>,
@@ -103,8 +103,8 @@ impl Links {
         Ok(Links { node: node.to_owned(), route: Route::open_in(netns)?, sources: Vec::new(), pod_mtu: MOST_MTU })
     }
 
-    /// Gives the Pod whose namespace is `pod` its link and addresses. What is there already, from an attempt that was
-    /// interrupted or as a whole, is kept or finished.
+    /// Sets up the link and addresses of the Pod whose namespace is `pod`. Existing parts, from an interrupted attempt or complete,
+    /// are kept. Fails if the kernel refuses.
     pub fn attach(
         &mut self,
         owner: &str,
@@ -125,21 +125,21 @@ impl Links {
         let name = link_name(owner);
         // 1. Inside the Pod's namespace: its settings, and a socket that stays there.
         let mut inside = enter_pod(pod, journal)?;
-        // 2. The pair, its far end born inside the Pod.
+        // 2. The pair, whose far end is created inside the Pod.
         let (host, peer) = self.pair(&name, owner, pod, &mut inside)?;
         if host.mtu != self.pod_mtu {
             // The Pod's end first: what it sends is not to be too long for the node's.
             set_mtu(&mut inside, peer, self.pod_mtu)?;
             set_mtu(&mut self.route, host.index, self.pod_mtu)?;
         }
-        // 3. The host's end: labelled, filtered, up, and who is at its other end. Where it has listened to ARP until then, the kernel
-        //    forgets all neighbours, permanent ones too, and a Pod that runs is cut off until they are back, whatever fails below.
+        // 3. The host's end: alias, filter, up, and its permanent neighbour. If ARP was enabled until then, the kernel drops all
+        //    neighbours, including permanent ones, and a running Pod is disconnected until they are restored, whatever fails below.
         self.host_end(host.index, owner)?;
         self.neighbours_of(host.index, owner, addresses)?;
-        // 4. The Pod's end: up, with these addresses alone, gateway and default route.
+        // 4. The Pod's end: up, with exactly these addresses, gateway and default route.
         pod_end(&mut inside, peer, addresses, is_vast(pod)?)?;
-        // 5. The host's end came up before its peer, so the kernel lets it send only after a work item has run: up to a
-        //    second later, with everything dropped until then. Asking for the link does that work at once (Linux 6.8).
+        // 5. The host's end came up before its peer, so the kernel enables transmission only in a later work item: up to a
+        //    second later, dropping everything until then. Querying the link runs it at once (Linux 6.8).
         get_link(&mut self.route, &name)?;
         // 6. Routes to the Pod; from here on traffic flows.
         self.routes_to(host.index, addresses)?;
@@ -154,18 +154,19 @@ impl Links {
         })
     }
 
-    /// Compares the node's side of Pods' links, and addresses and routes of `lo`, with what is there.
+    /// Compares the node's side of Pods' links, and addresses and routes of `lo`, with the kernel's state. Fails if it cannot be
+    /// read.
     pub fn compare(&mut self, wanted: &LinkState) -> Result<Lacks> {
         Ok(View::read(&mut self.route)?.lacks(wanted, |owner| self.label(owner), &self.sources, self.pod_mtu))
     }
 
-    /// Gives `lo` the addresses and routes that are wanted; what is there stays.
+    /// Adds the desired addresses and routes of `lo`; existing ones stay.
     pub fn set_own(&mut self, wanted: &LinkState) -> Result<()> {
         wanted.addresses.iter().try_for_each(|address| self.add_address("lo", &IpNet::from(*address)))?;
         wanted.routes.iter().try_for_each(|(net, source)| self.add_route(net, "lo", None, *source))
     }
 
-    /// What the Pod's side of its link lacks, in words; `pod` is the Pod's namespace. One that is too large to be read lacks nothing.
+    /// What the Pod's side of its link lacks, in words; `pod` is the Pod's namespace. One that is too large to read lacks nothing.
     pub fn lacks_in_pod(&mut self, owner: &str, pod: BorrowedFd<'_>, addresses: &[IpAddr]) -> Result<Option<String>> {
         let name = link_name(owner);
         let Some(host) = get_link(&mut self.route, &name)? else { return Ok(Some(format!("link {name}"))) };
@@ -175,7 +176,7 @@ impl Links {
         Ok(View::read(&mut Route::open_in(pod)?)?.lacks_in_pod(&host, addresses))
     }
 
-    /// The addresses that routes lead to over links of ours, by the links' owners: what Pods have, whatever was written down.
+    /// The addresses routed over our links, by the links' owners: what Pods really have.
     pub fn routed(&mut self) -> Result<BTreeMap<String, Vec<IpAddr>>> {
         let owners: BTreeMap<u32, String> = self.list()?.into_iter().map(|link| (link.index, link.owner)).collect();
         let mut routed: BTreeMap<String, Vec<IpAddr>> = BTreeMap::new();
@@ -192,8 +193,8 @@ impl Links {
         format!("{ALIAS}/{}/{owner}", self.node)
     }
 
-    /// Removes several Pods' links for the price of one: the kernel waits some 20 ms for readers (RCU) at each removal,
-    /// however many links go. So they are put into a group of their own, and the group is removed.
+    /// Removes several Pods' links at the cost of one: the kernel waits some 20 ms for readers (RCU) at each removal, however many
+    /// links it covers. So they are put into a group, which is removed.
     pub fn detach_all(&mut self, names: &BTreeSet<String>, journal: &JournalWriter) -> Result<()> {
         self.recorded(journal, |links| links.remove_all(names))
     }
@@ -213,7 +214,7 @@ impl Links {
         ignore(self.route.call(what, |to| to.link().del_with_message(group).execute()), libc::ENODEV)
     }
 
-    /// Acts on behalf of a Pod: what is done is recorded in its journal.
+    /// Runs something on behalf of a Pod, recorded in its journal.
     fn recorded<T>(&mut self, journal: &JournalWriter, act: impl FnOnce(&mut Links) -> Result<T>) -> Result<T> {
         self.route.set_journal(journal.clone());
         let done = act(self);
@@ -221,20 +222,20 @@ impl Links {
         done
     }
 
-    /// Removes a link by name; none is not an error.
+    /// Removes a link by name; succeeds if it does not exist.
     fn remove(&mut self, name: &str) -> Result<()> {
         let link = LinkUnspec::new_with_name(name).build();
         let what = format_args!("delete link {name}");
         ignore(self.route.call(what, |to| to.link().del_with_message(link).execute()), libc::ENODEV)
     }
 
-    /// Every Pod link of this node, found by its label.
+    /// Every Pod link of this node, found by its alias.
     pub fn list(&mut self) -> Result<Vec<PodLink>> {
         let ours = list_links(&mut self.route)?.into_iter().filter_map(Link::pod_link);
         Ok(ours.filter(|link| link.node == self.node).collect())
     }
 
-    /// An address of the node on `link` (`lo` for an isolated node and for the cluster's DNS address).
+    /// Adds an address of the node on `link` (`lo` for an isolated node and for the cluster's DNS address).
     pub fn add_address(&mut self, link: &str, address: &IpNet) -> Result<()> {
         let index = index_of(&mut self.route, link)?;
         add_address(&mut self.route, index, address)
@@ -261,7 +262,7 @@ impl Links {
         list_addresses(&mut self.route)
     }
 
-    /// Those of these addresses that `lo` has.
+    /// Those of these addresses that are on `lo`.
     pub fn addresses_of_loopback<'a>(&mut self, wanted: impl Iterator<Item = &'a IpAddr>) -> Result<Vec<IpAddr>> {
         let all = self.addresses()?;
         let has = |address: &&IpAddr| all.iter().any(|(on, net)| *on == LOOPBACK && net.addr() == **address);
@@ -282,7 +283,7 @@ impl Links {
         ignore(self.route.call(what, |to| to.route().del(route).execute()), libc::ESRCH)
     }
 
-    /// The address that the node would use to reach the outside, for each family that has a default route.
+    /// The node's source address for connections to the outside, for each family with a default route.
     pub fn default_sources(&mut self) -> Result<Vec<IpAddr>> {
         let links = self.addresses()?;
         let routes = list_routes(&mut self.route)?;
@@ -322,7 +323,7 @@ impl Links {
         details(&mut self.route, name)
     }
 
-    /// Both ends of the pair, made where they are not there.
+    /// Both ends of the pair, created if missing.
     fn pair(&mut self, name: &str, owner: &str, pod: BorrowedFd<'_>, inside: &mut Route) -> Result<(Link, u32)> {
         match self.add_pair(name, owner, pod) {
             Err(e) if e.errno() == Some(libc::EEXIST) => {}
@@ -334,7 +335,7 @@ impl Links {
         {
             return Ok((host, peer.index));
         }
-        // The old end of a Pod whose namespace is gone, or not quite yet.
+        // The old end of a Pod whose namespace is gone, or about to be.
         self.remove(name)?;
         self.add_pair(name, owner, pod)?;
         let missing = || Error::Malformed("the link just made");
@@ -384,12 +385,12 @@ const IPV4_DEVCONF_FORWARDING: u16 = 1;
 const IPV4_DEVCONF_SEND_REDIRECTS: u16 = 6;
 const IPV4_DEVCONF_RP_FILTER: u16 = 8;
 
-/// How the host's end behaves: it forwards, says nothing of better ways, and takes from the Pod only what has the Pod's
-/// own source address (the only route to that address leads back over this link).
+/// Settings of the host's end: it forwards, sends no redirects, and accepts from the Pod only packets with its own source address
+/// (the only one routed back over this link).
 const HOST_END: &[(u16, u32)] =
     &[(IPV4_DEVCONF_FORWARDING, 1), (IPV4_DEVCONF_SEND_REDIRECTS, 0), (IPV4_DEVCONF_RP_FILTER, 1)];
 
-/// [`HOST_END`] as an attribute; the crate's own (`DevConfRequest`) cannot say 0.
+/// [`HOST_END`] as an attribute; the crate's own type (`DevConfRequest`) cannot express 0.
 fn host_end_settings() -> DefaultNla {
     let settings = HOST_END.iter().map(|(setting, value)| DefaultNla::new(*setting, value.to_ne_bytes().to_vec()));
     let settings: Vec<DefaultNla> = settings.collect();
@@ -398,7 +399,7 @@ fn host_end_settings() -> DefaultNla {
     DefaultNla::new(IFLA_INET_CONF | NLA_F_NESTED, bytes)
 }
 
-/// The name of the host's end: `pw` and twelve digits of the Pod's uid, or of a hash where it has none.
+/// The name of the host's end: `pw` and twelve digits of the Pod's uid, or of a hash if it has none.
 pub fn link_name(owner: &str) -> String {
     let digits: String = owner.chars().filter(|c| *c != '-').take(12).collect();
     if digits.len() == 12 && digits.chars().all(|c| c.is_ascii_hexdigit()) {
@@ -407,7 +408,7 @@ pub fn link_name(owner: &str) -> String {
     format!("pw{:012x}", crate::dataplane::ids::fnv(owner.as_bytes()) >> 16)
 }
 
-/// Whether a link of the node's network has a name as a Pod's has.
+/// Whether a link of the node's network is named like a Pod's.
 pub fn is_pod_link(name: &str) -> bool {
     name.strip_prefix("pw").is_some_and(|digits| digits.len() == 12 && digits.chars().all(|c| c.is_ascii_hexdigit()))
 }
@@ -490,8 +491,8 @@ fn pod_end(inside: &mut Route, index: u32, addresses: &[IpAddr], vast: bool) -> 
     Ok(())
 }
 
-/// Keeps the kernel from giving a link that comes up an address in fe80::/64, and with it a route to all of them: there is nobody,
-/// and each address that is sent to takes a place for seconds in the one table that the kernel has for neighbours of IPv6.
+/// Keeps the kernel from adding an fe80::/64 address when the link comes up, and with it a route: no one is there, and each
+/// destination address would take an entry for seconds in the kernel's single IPv6 neighbour table.
 fn no_address_of_its_own(route: &mut Route, index: u32) -> Result<()> {
     if !ipv6_available() {
         return Ok(());
@@ -501,10 +502,9 @@ fn no_address_of_its_own(route: &mut Route, index: u32) -> Result<()> {
     route.call(format_args!("set link {index} addrgenmode none"), |to| to.link().change(link).execute())
 }
 
-/// Sets a Pod's link up as one on which nobody is asked for: both ends know each other for good. Where there is ARP a process
-/// without any right has its kernel ask for each address that it sends to (SO_BINDTODEVICE and SO_DONTROUTE take it for one on the
-/// link), and each takes a place for seconds in the one table that the kernel has for the neighbours of all namespaces. Without,
-/// such an entry is the first to go where the places are needed.
+/// Brings a Pod's link up without neighbour resolution: both ends are permanent neighbours. With ARP, an unprivileged process can
+/// make its kernel resolve each address that it sends to (SO_BINDTODEVICE and SO_DONTROUTE treat it as on-link), and each takes an
+/// entry for seconds in the neighbour table shared by all namespaces. Without, such an entry is the first to be evicted.
 fn up_without_asking(route: &mut Route, index: u32) -> Result<()> {
     let link = LinkUnspec::new_with_index(index).arp(false).up().build();
     route.call(format_args!("set link {index} up arp off"), |to| to.link().change(link).execute())
@@ -536,14 +536,14 @@ fn add_address(route: &mut Route, index: u32, address: &IpNet) -> Result<()> {
     route.call(format_args!("add address {address} to link {index}"), |to| {
         let mut request = to.address().add(index, address.addr(), address.prefix_len()).replace();
         if address.addr().is_ipv6() {
-            // Nobody else is on this link: duplicate address detection would only delay the Pod's first packet.
+            // No one else is on this link: duplicate address detection would only delay the Pod's first packet.
             request.message_mut().attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
         }
         request.execute()
     })
 }
 
-/// A neighbour known for good: nobody is asked for its hardware address.
+/// A permanent neighbour, without resolution.
 fn add_neighbour(route: &mut Route, index: u32, address: IpAddr, mac: &[u8; 6]) -> Result<()> {
     route.call(format_args!("add neighbour {address} to link {index}"), |to| {
         to.neighbours().add(index, address).link_layer_address(mac).replace().execute()
@@ -573,7 +573,7 @@ fn new_route(net: &IpNet, index: u32, via: Option<IpAddr>, source: Option<IpAddr
     new
 }
 
-/// What names a route of the main table: where it leads, over which link.
+/// Identifies a route of the main table: its destination and link.
 fn route_to(net: &IpNet, index: u32) -> RouteMessage {
     let mut route = RouteMessage::default();
     route.header.address_family = match Family::of_net(net) {
@@ -600,7 +600,7 @@ fn is_link_local(address: &IpAddr) -> bool {
     }
 }
 
-/// Whether the kernel has IPv6 at all (`ipv6.disable=1` takes it away).
+/// Whether the kernel has IPv6 at all (`ipv6.disable=1` removes it).
 pub fn ipv6_available() -> bool {
     std::path::Path::new("/proc/sys/net/ipv6").exists()
 }

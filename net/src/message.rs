@@ -1,8 +1,8 @@
-//! Netlink messages as bytes: a writer for requests and a reader for answers, shared by nf_tables and ctnetlink.
+//! Netlink messages as bytes: a writer for requests and a reader for responses, shared by nf_tables and ctnetlink.
 //!
-//! Why not `netlink-packet-netfilter` (0.4.0), which was tried in full: a change of one endpoint costs the same 0.5 ms, but
-//! a load of 5,000 Services takes 20 ms more of the processor (each element is a tree of vectors, measured once for every
-//! level it is nested in), and the binary gains 270 kB, for 230 lines less here and in [`crate::dataplane`].
+//! Why not `netlink-packet-netfilter` (0.4.0), which was tried in full: a change of one endpoint costs the same 0.5 ms, but a load
+//! of 5,000 Services takes 20 ms more of the processor (each element is a tree of vectors, measured once for every level it is
+//! nested in), and the binary gains 270 kB, for 230 lines less here and in [`crate::dataplane`].
 
 use std::net::IpAddr;
 
@@ -16,7 +16,7 @@ pub struct Writer {
     message: usize,
 }
 
-/// An attribute that has been opened and not yet closed; `Writer::close` fills its length in.
+/// An open nested attribute; `Writer::close` sets its length.
 #[must_use]
 pub struct Nest(usize);
 
@@ -38,7 +38,7 @@ impl Writer {
         self
     }
 
-    /// Makes the current message ask for an acknowledgement.
+    /// Requests an acknowledgement of the current message.
     pub fn acknowledge(&mut self) {
         let at = self.message + 6;
         if let Some(flags) = self.bytes.get_mut(at..at + 2) {
@@ -81,7 +81,7 @@ impl Writer {
         self
     }
 
-    /// What has been written.
+    /// The bytes written so far.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }

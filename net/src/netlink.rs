@@ -1,7 +1,7 @@
 //! The crate's one door to the kernel: netlink sockets, namespaces, mounts, sysctls and the `nft` program.
 //!
 //! Links and routes go through `rtnetlink` ([`Route`]), nf_tables and conntrack through messages of our own ([`Socket`]).
-//! What is done on behalf of a Pod is written to the journal of the [`JournalWriter`] that comes along.
+//! Operations on behalf of a Pod are recorded through the given [`JournalWriter`].
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -37,7 +37,7 @@ pub use new_netns::new_netns;
 pub use route::Route;
 pub use watch::Watch;
 
-/// A netfilter socket. It stays in the network namespace that its opening thread was in.
+/// A netfilter socket. It stays in the network namespace of the thread that opened it.
 pub struct Socket {
     socket: rtnetlink::sys::Socket,
     seq: u32,
@@ -52,11 +52,11 @@ pub struct Answer {
     pub payload: Vec<u8>,
 }
 
-/// A dump larger than this per datagram is not sent by any kernel; error answers may carry a request back.
+/// No kernel sends larger datagrams in a dump; error responses may include the request.
 const RECEIVE_BUFFER: usize = 256 * 1024;
-/// One transaction is one datagram: 10,000 Services of 3 endpoints are about 8 MiB.
+/// A transaction is one datagram: 10,000 Services with 3 endpoints are about 8 MiB.
 const SEND_BUFFER: usize = 64 << 20;
-/// The longest listing of others' rules that is read, and how long `nft` may take for it.
+/// Maximum size of a listing of foreign rules, and the time limit of `nft` for it.
 pub const LISTING: usize = 64 << 20;
 const LISTING_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -66,13 +66,13 @@ impl Socket {
         let failed = |e| Error::call("socket(AF_NETLINK, NETLINK_NETFILTER)", e);
         let socket = rtnetlink::sys::Socket::new(NETLINK_NETFILTER).map_err(failed)?;
         socket.set_cap_ack(true).map_err(failed)?;
-        // Without the privilege the default sizes stay, and a large transaction says EMSGSIZE itself.
+        // Without the privilege the default sizes stay, and a large transaction fails with EMSGSIZE.
         let _ = setsockopt(&socket, sockopt::SndBufForce, &SEND_BUFFER);
         let _ = setsockopt(&socket, sockopt::RcvBufForce, &(8 << 20));
         Ok(Socket { socket, seq: 1, buffer: vec![0; RECEIVE_BUFFER], journal: JournalWriter::none() })
     }
 
-    /// From now on the socket's operations are recorded on this journal.
+    /// Records later operations of the socket in this journal.
     pub fn set_journal(&mut self, journal: JournalWriter) {
         self.journal = journal;
     }
@@ -85,8 +85,8 @@ impl Socket {
         in_netns(netns, Socket::open)?
     }
 
-    /// Sends messages that each ask for an acknowledgement and waits for all of them. They are applied in order; the
-    /// first refusal is the error, and those after it are applied nevertheless.
+    /// Sends messages that each request an acknowledgement and waits for all of them. They are applied in order; returns the first
+    /// error, while later ones are still applied.
     pub fn request(&mut self, what: &str, request: Writer) -> Result<()> {
         self.journal.clone().call(
             "netlink",
@@ -111,15 +111,15 @@ impl Socket {
         )
     }
 
-    /// Sends one message flagged `NLM_F_DUMP` (or a get without it, which answers once and acknowledges) and collects
-    /// its answers.
+    /// Sends one message flagged `NLM_F_DUMP` (or a get without it, which has one response and an acknowledgement) and collects the
+    /// responses.
     pub fn dump(&mut self, what: &str, request: Writer) -> Result<Vec<Answer>> {
         let mut answers = Vec::new();
         self.dump_each(what, request, |answer| answers.push(answer))?;
         Ok(answers)
     }
 
-    /// The same, its answers handed over one by one.
+    /// The same, passing on the responses one by one.
     pub fn dump_each(&mut self, what: &str, request: Writer, mut see: impl FnMut(Answer)) -> Result<()> {
         self.journal.clone().call(
             "netlink",
@@ -148,8 +148,8 @@ impl Socket {
         )
     }
 
-    /// Sends messages that each ask for one thing and for an acknowledgement; hands over what is found with the number of its
-    /// message. What is not there (ENOENT) is passed over.
+    /// Sends messages that each query one object and request an acknowledgement; passes on what is found with the index of its
+    /// message. Missing objects (ENOENT) are skipped.
     pub fn get_each(&mut self, what: &str, request: Writer, mut see: impl FnMut(usize, Answer)) -> Result<()> {
         self.journal.clone().call(
             "netlink",
@@ -181,16 +181,16 @@ impl Socket {
         )
     }
 
-    /// Sends an nfnetlink batch: all of its messages or none are applied. The last message before the batch's end must
-    /// ask for an acknowledgement; `batch` has begin and end in it.
+    /// Sends an nfnetlink batch: all of its messages or none are applied. The last message before the batch's end must request an
+    /// acknowledgement; `batch` includes begin and end.
     pub fn transaction(&mut self, what: &str, batch: Writer) -> Result<()> {
         self.journal.clone().call(
             "netlink",
             |a| a.text(what),
             || {
                 let (first, last) = self.send(what, batch)?;
-                // The kernel acknowledges what asked for it and reports each failure; a refused commit is reported
-                // against the batch's begin.
+                // The kernel acknowledges where requested and reports each failure; a refused commit is reported for the batch's
+                // begin.
                 let acked = last.wrapping_sub(1);
                 let mut outcome: Option<io::Result<()>> = None;
                 let mut failure = None;
@@ -220,7 +220,7 @@ impl Socket {
         Ok((first, last))
     }
 
-    /// Receives one datagram and hands over its messages.
+    /// Receives one datagram and passes on its messages.
     fn receive(&mut self, what: &str, mut each: impl FnMut(u32, Answer) -> Result<()>) -> Result<()> {
         let length = loop {
             match recv(self.socket.as_raw_fd(), &mut self.buffer, MsgFlags::empty()) {
@@ -256,8 +256,8 @@ fn acknowledged(answer: &Answer) -> Acknowledged {
     }
 }
 
-/// Runs `f` on a thread of its own that has entered `netns`, and waits for it. About 60 us; sockets and namespaces that
-/// `f` opens keep what they are after the thread is gone. Without room for one more thread it is an error.
+/// Runs `f` on a new thread inside `netns`, and waits for it. About 60 us; sockets and namespaces that `f` opens stay valid after
+/// the thread is gone. Fails if no thread can be created.
 pub fn in_netns<T: Send>(netns: BorrowedFd<'_>, f: impl FnOnce() -> T + Send) -> Result<T> {
     std::thread::scope(|scope| {
         let inside = move || {
@@ -273,7 +273,7 @@ fn no_thread(error: io::Error) -> Error {
     Error::call("spawn a thread", error)
 }
 
-/// Moves the calling thread into a network namespace. Only for threads that are ours alone.
+/// Moves the calling thread into a network namespace. Only for our own threads.
 pub fn enter(netns: BorrowedFd<'_>) -> Result<()> {
     setns(netns, CloneFlags::CLONE_NEWNET).map_err(|e| Error::call("setns(CLONE_NEWNET)", e.into()))
 }
@@ -292,7 +292,7 @@ pub fn pin(netns: BorrowedFd<'_>, path: &Path) -> Result<()> {
         .map_err(|e| Error::call(call(), e.into()))
 }
 
-/// Undoes [`pin`], also a half-made one; nothing there is not an error.
+/// Undoes [`pin`], also a partial one; succeeds if nothing is there.
 pub fn unpin(path: &Path) -> Result<()> {
     while path.exists() {
         match umount2(path, MntFlags::MNT_DETACH) {
@@ -307,8 +307,8 @@ pub fn unpin(path: &Path) -> Result<()> {
     }
 }
 
-/// The pinned namespace at `path`; `None` where there is no file, or a file that is not a namespace (a crash between
-/// creating it and mounting over it).
+/// The pinned namespace at `path`; `None` if there is no file, or a file that is not a namespace (after a crash between creating it
+/// and mounting over it).
 pub fn open_pinned(path: &Path) -> Result<Option<OwnedFd>> {
     const NSFS_MAGIC: i64 = 0x6e73_6673;
     if !path.exists() {
@@ -358,8 +358,8 @@ pub fn read_sysctl(name: &str) -> Result<String> {
     Ok(text.trim().to_owned())
 }
 
-/// Runs `nft` with the given arguments in the calling thread's network namespace, feeding it `script`; its output.
-/// A script given by `-f -` is one transaction.
+/// Runs `nft` with these arguments in the calling thread's network namespace, with `script` as input; returns its output. A script
+/// given by `-f -` is one transaction.
 pub fn nft(journal: &JournalWriter, arguments: &[&str], script: &str) -> Result<String> {
     journal.call(
         "nft",
@@ -373,7 +373,7 @@ pub fn nft(journal: &JournalWriter, arguments: &[&str], script: &str) -> Result<
                 .stderr(Stdio::piped())
                 .spawn()
                 .map_err(failed)?;
-            // nft reads all of its input before it writes anything, so this cannot deadlock.
+            // nft reads all input before it writes anything, so this cannot deadlock.
             if let Some(mut stdin) = child.stdin.take() {
                 let _ = stdin.write_all(script.as_bytes());
             }
@@ -386,14 +386,14 @@ pub fn nft(journal: &JournalWriter, arguments: &[&str], script: &str) -> Result<
     )
 }
 
-/// What `nft` lists in the calling thread's network namespace, up to so many bytes; others' rules, which may be any number. `input` is
-/// short: a command for `-f -`, or nothing.
+/// A listing of `nft` in the calling thread's network namespace, up to this size; foreign rules may be of any number. `input` is
+/// short: a command for `-f -`, or empty.
 pub fn nft_listing(arguments: &[&str], input: &str, most: usize) -> Result<String> {
     let failed = |e| Error::call("spawn nft", e);
     let mut command = Command::new("nft");
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().map_err(failed)?;
-    // A pipe has room for it. Whoever has ended without reading it says so by his status.
+    // It fits into a pipe. If nft exits without reading it, its status reports why.
     let _ = child.stdin.take().map(|mut stdin| stdin.write_all(input.as_bytes()));
     let listed = read_listing(&mut child, most);
     if listed.is_err() {
@@ -441,8 +441,8 @@ pub fn inet_socket(family: crate::Family, kind: SockType) -> Result<OwnedFd> {
         .map_err(|e| Error::call(format!("socket({domain:?}, {kind:?})"), e.into()))
 }
 
-/// A socket in the calling thread's network namespace that sends whole packets, their headers included, from an address that the
-/// namespace has; non-blocking, close-on-exec. To it comes what says that it is from that very address, and nothing of others.
+/// A raw socket in the calling thread's network namespace that sends packets including headers, from an address of the namespace;
+/// non-blocking, close-on-exec. It only receives packets from that same address, not others'.
 pub fn packet_socket(from: IpAddr) -> Result<OwnedFd> {
     let domain = match from {
         IpAddr::V4(_) => AddressFamily::Inet,
@@ -465,7 +465,7 @@ mod tests {
 
     const ALONE: &str = "PODWRIGHT_TEST_WITHOUT_THREADS";
 
-    /// In a process of its own, as no thread of it can be made.
+    /// In a separate process, which cannot create threads.
     #[test]
     fn without_a_thread_there_is_an_error() {
         if std::env::var_os(ALONE).is_none() {

@@ -1,7 +1,7 @@
 //! A node's network namespace, and sockets opened inside it from any task.
 //!
-//! A socket belongs to the namespace its opening thread stands in, wherever it is used afterwards. So one thread that
-//! has entered the namespace opens sockets for everybody: DNS, probes, dialling, netlink.
+//! A socket belongs to the namespace of the thread that opened it, wherever it is used afterwards. So one thread inside the
+//! namespace opens sockets for everyone: DNS, probes, dialling, netlink.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,14 +18,14 @@ use crate::{Error, Family, Result};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A thread that stands inside a network namespace and runs what it is given, in order. It ends with its last handle.
+/// A thread inside a network namespace that runs jobs in order. It ends with its last handle.
 #[derive(Clone)]
 pub struct NetnsThread {
     jobs: Sender<Job>,
 }
 
 impl NetnsThread {
-    /// Starts a thread and enters `netns` with it.
+    /// Starts a thread that enters `netns`.
     pub fn start(netns: BorrowedFd<'_>) -> Result<NetnsThread> {
         let netns = netns.try_clone_to_owned().map_err(|e| Error::call("dup", e))?;
         let (jobs, inbox) = channel::<Job>();
@@ -38,7 +38,7 @@ impl NetnsThread {
                 return;
             }
             while let Ok(job) = inbox.recv() {
-                // A panic inside one job must not take the thread from the others; its caller sees `ThreadGone`.
+                // A panic in one job must not end the thread; its caller gets `ThreadGone`.
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
             }
         };
@@ -50,7 +50,7 @@ impl NetnsThread {
         Ok(NetnsThread { jobs })
     }
 
-    /// Runs `f` inside the namespace and waits for it. `f` should be short: it holds up the others.
+    /// Runs `f` inside the namespace and waits for it. `f` should be short: it delays other jobs.
     pub async fn run<T: Send + 'static>(&self, f: impl FnOnce() -> T + Send + 'static) -> Result<T> {
         let (answer, waiting) = oneshot::channel();
         self.submit(move || drop(answer.send(f())))?;
@@ -69,7 +69,7 @@ impl NetnsThread {
     }
 }
 
-/// The network namespace that holds a node's links, routes, tables and sockets. Cheap to clone.
+/// The network namespace with a node's links, routes, tables and sockets. Cheap to clone.
 #[derive(Clone)]
 pub struct NodeNetns(Arc<Inner>);
 
@@ -80,13 +80,12 @@ struct Inner {
 }
 
 impl NodeNetns {
-    /// The namespace this process is in: a node on the host's network.
+    /// The namespace of this process: a node on the host's network.
     pub fn of_process() -> Result<NodeNetns> {
         NodeNetns::from_fd(netlink::current_netns()?)
     }
 
-    /// An isolated node's own namespace, pinned by a bind mount at `path`: the one that is there already, else a new one.
-    /// Its `lo` is up.
+    /// An isolated node's own namespace, pinned by a bind mount at `path`: the existing one, else a new one. Its `lo` is up.
     pub fn create_or_open(path: &Path) -> Result<NodeNetns> {
         let fd = match netlink::open_pinned(path)? {
             Some(fd) => fd,
@@ -161,11 +160,11 @@ impl NodeNetns {
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.fd.as_fd()
     }
-    /// The inode number that names it in `/proc/*/ns/net`.
+    /// The inode number that identifies it in `/proc/*/ns/net`.
     pub fn inode(&self) -> Result<u64> {
         netlink::inode(self.fd())
     }
-    /// Where it is pinned, if it is the node's own.
+    /// The path where it is pinned, if it is the node's own.
     pub fn pinned(&self) -> Option<&Path> {
         self.0.pinned.as_deref()
     }
@@ -179,14 +178,14 @@ impl NodeNetns {
         self.0.thread.run_blocking(f)
     }
 
-    /// Connects to `peer` inside the namespace: probes, port-forward, the server's `dial`. No time limit of its own.
+    /// Connects to `peer` inside the namespace: probes, port-forward, the server's `dial`. Without a time limit.
     pub async fn tcp_connect(&self, peer: SocketAddr) -> Result<TcpStream> {
         let family = Family::of(&peer.ip());
         let fd = self.run(move || netlink::inet_socket(family, SockType::Stream)).await??;
         connect(fd, peer).await
     }
 
-    /// Listens on `address` inside the namespace; the address may be taken over from a connection that lingers.
+    /// Listens on `address` inside the namespace; connections in TIME_WAIT do not block the address.
     pub async fn tcp_listen(&self, address: SocketAddr) -> Result<TcpListener> {
         let family = Family::of(&address.ip());
         let fd = self.run(move || netlink::inet_socket(family, SockType::Stream)).await??;
@@ -209,7 +208,7 @@ impl NodeNetns {
         bound.and_then(register).map_err(|e| Error::call(format!("bind {address}/udp"), e))
     }
 
-    /// A UDP socket inside the namespace that talks to `peer` alone.
+    /// A UDP socket inside the namespace connected to `peer`.
     pub async fn udp_connect(&self, peer: SocketAddr) -> Result<UdpSocket> {
         let any: IpAddr = match Family::of(&peer.ip()) {
             Family::V4 => std::net::Ipv4Addr::UNSPECIFIED.into(),

@@ -32,14 +32,14 @@ use peers::Peers;
 use settings::Settings;
 use together::Together;
 
-/// How a node's network is laid out.
+/// The layout of a node's network.
 #[derive(Clone, Debug)]
 pub struct NetworkConfig {
-    /// The node's name: the label of everything made here.
+    /// The node's name, part of all labels.
     pub node: String,
-    /// Where `netns` (the pinned namespace of an isolated node), `ipam.json` and `loopback.json` are kept.
+    /// The folder of `netns` (the pinned namespace of an isolated node), `ipam.json` and `loopback.json`.
     pub folder: PathBuf,
-    /// A network namespace of the node's own.
+    /// Whether the node has its own network namespace.
     pub isolated: bool,
     /// One that somebody else has made for it, with the links that lead to other machines; else an isolated node makes its own.
     pub netns: Option<PathBuf>,
@@ -47,31 +47,31 @@ pub struct NetworkConfig {
     /// has made. Empty: an isolated node gets 192.0.2.1 (and 2001:db8::1 where a Service range is IPv6), another one the sources of
     /// its default routes, or the first addresses of its links.
     pub addresses: Vec<IpAddr>,
-    /// The ranges ClusterIPs come from; they also say which families the node has.
+    /// The ClusterIP ranges; they also determine the node's families.
     pub service_ranges: Vec<IpNet>,
-    /// Addresses that this node itself serves DNS on, inside the Service ranges or not.
+    /// Addresses on which this node serves DNS, inside the Service ranges or not.
     pub dns: Vec<IpAddr>,
-    /// How many tracked connections the node counts on; `None`: as many as its kernel has (`nf_conntrack_max`).
+    /// The assumed size of the conntrack table; `None`: the kernel's limit (`nf_conntrack_max`).
     pub conntrack_max: Option<usize>,
     /// How other nodes' Pods are reached.
     pub overlay: OverlayConfig,
 }
 
-/// A Pod's place in the network.
+/// A Pod's network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PodNetwork {
-    /// One a family, in the order of the node's Pod ranges.
+    /// One per family, in the order of the node's Pod ranges.
     pub addresses: Vec<IpAddr>,
     pub link: PodLink,
 }
 
-/// What Linux has for one Pod.
+/// The kernel's state for one Pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PodInspection {
     pub addresses: Vec<IpAddr>,
     /// The node's end.
     pub host: Option<LinkDetails>,
-    /// The Pod's end, when its namespace was given.
+    /// The Pod's end, if its namespace was given.
     pub pod: Option<LinkDetails>,
 }
 
@@ -88,30 +88,31 @@ struct Inner {
     dataplane: Mutex<Dataplane>,
     followed: Arc<Followed>,
     keeper: Mutex<Keeper>,
-    /// The Pods whose links are there and are to stay. Locked behind `links`, and before `ipam`.
+    /// The Pods whose links must be kept. Locked after `links`, and before `ipam`.
     attached: Mutex<BTreeMap<String, Attached>>,
-    /// Those of the node's addresses that `lo` has.
+    /// Those of the node's addresses that are on `lo`.
     on_loopback: Vec<IpAddr>,
     peers: Peers,
     /// Everything is being removed: nothing is to be mended any more.
     removed: AtomicBool,
     /// Links of owners that are being detached.
     detaching: Together<String>,
-    /// Addresses whose connections are being forgotten, of each owner that is removed.
+    /// Addresses whose connections are being forgotten, by removed owner.
     forgetting: Together<Vec<IpAddr>>,
     written_by_others: Notify,
-    /// Held while others' rules are listed, by who lists them: no one who gives up waiting lets it go.
+    /// Held while foreign rules are listed, by the listing task: a caller that stops waiting does not release it.
     listing: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Network {
-    /// Opens (or makes) the node's namespace and brings its own network up. Idempotent: an agent that starts again finds
-    /// everything as it was. Loopback, forwarding, the node's address, the Service route, the DNS address.
+    /// Opens (or creates) the node's namespace and brings its own network up: loopback, forwarding, the node's address, the Service
+    /// route, the DNS address. Idempotent: a restarted agent finds everything unchanged. Fails if the kernel refuses something.
     pub async fn up(config: NetworkConfig) -> Result<Network> {
         blocking(move || Network::open(config, true)).await
     }
 
-    /// What there is of a node's network, for [`Network::remove`]: nothing is made or set, in a namespace that others use least of all.
+    /// The existing parts of a node's network, for [`Network::remove`]: creates and changes nothing, in particular in a shared
+    /// namespace.
     pub async fn open_to_remove(config: NetworkConfig) -> Result<Network> {
         blocking(move || Network::open(config, false)).await
     }
@@ -142,14 +143,14 @@ impl Network {
             links.set_own(&LinkState { addresses, routes, ..LinkState::default() })?;
         }
         let on_loopback = links.addresses_of_loopback(addresses.iter().chain(&config.dns))?;
-        // 5. Who has which address: as was written down, and as links and routes say.
+        // 5. The allocated addresses: from the record, and from links and routes.
         let mut ipam = Ipam::open(&config.folder.join("ipam.json"));
         if make {
             ipam.learn(links.routed()?)?;
         }
         let dataplane = Dataplane::new(&netns, &families(&config), &JournalWriter::none())?;
         let followed = dataplane.followed().clone();
-        // 6. Connections, which the kernel tracks from the first rule on that asks for them.
+        // 6. Conntrack, which is active from the first rule that uses it.
         if make {
             netns.run_blocking(settings::keep_half_closed)??;
         }
@@ -179,7 +180,7 @@ impl Network {
     pub fn netns(&self) -> &NodeNetns {
         &self.0.netns
     }
-    /// The node's addresses, at most one a family.
+    /// The node's addresses, at most one per family.
     pub fn addresses(&self) -> &[IpAddr] {
         &self.0.addresses
     }
@@ -187,7 +188,7 @@ impl Network {
         &self.0.config
     }
 
-    /// The ranges of this node's Pods, once the control plane has given them.
+    /// Sets the ranges of this node's Pods, once the control plane has assigned them.
     pub fn set_pod_ranges(&self, ranges: Vec<IpNet>) {
         lock(&self.0.ipam).set_ranges(ranges);
     }
@@ -195,8 +196,8 @@ impl Network {
         lock(&self.0.ipam).ranges().to_vec()
     }
 
-    /// Gives a Pod addresses and its link. `pod` is the Pod's network namespace; what is done is recorded in `journal`.
-    /// Idempotent for the same owner and namespace; safe to call for a running Pod.
+    /// Sets up a Pod's addresses and link. `pod` is the Pod's network namespace; operations are recorded in `journal`. Idempotent
+    /// for the same owner and namespace; safe for a running Pod. Fails if no address is free, or the kernel refuses.
     pub async fn attach(&self, owner: &str, pod: OwnedFd, journal: &JournalWriter) -> Result<PodNetwork> {
         let (inner, owner, journal) = (self.0.clone(), owner.to_owned(), journal.clone());
         blocking(move || {
@@ -208,7 +209,7 @@ impl Network {
             match inner.wire(&owner, pod, &addresses, &journal) {
                 Ok(link) => Ok(PodNetwork { addresses, link }),
                 Err(error) => {
-                    // Who has no link has no addresses either: else it would count as connected.
+                    // Without a link there must be no addresses either: otherwise it would count as connected.
                     if new {
                         let removed = inner.remove_link(links::link_name(&owner), &journal);
                         let undone = removed.and_then(|()| inner.give_back(&owner));
@@ -223,7 +224,7 @@ impl Network {
         .await
     }
 
-    /// Removes a Pod's link, then gives its addresses back. An unknown owner is not an error.
+    /// Removes a Pod's link, then releases its addresses. An unknown owner is not an error.
     pub async fn detach(&self, owner: &str, journal: &JournalWriter) -> Result<()> {
         let (inner, owner, journal) = (self.0.clone(), owner.to_owned(), journal.clone());
         blocking(move || {
@@ -235,12 +236,12 @@ impl Network {
         .await
     }
 
-    /// From now on `journal` has what is done to the tables for a Pod's addresses, until it is detached.
+    /// Records table changes for a Pod's addresses in `journal`, until it is detached.
     pub fn follow(&self, owner: &str, journal: &JournalWriter) {
         self.0.followed.add(lock(&self.0.ipam).addresses(owner).unwrap_or_default(), journal);
     }
 
-    /// The addresses a Pod has been given, if any.
+    /// A Pod's allocated addresses, if any.
     pub fn addresses_of(&self, owner: &str) -> Option<Vec<IpAddr>> {
         lock(&self.0.ipam).addresses(owner).map(<[IpAddr]>::to_vec)
     }
@@ -256,8 +257,8 @@ impl Network {
         blocking(move || lock(&inner.links).list()).await
     }
 
-    /// Removes links and addresses of owners that are not among the living; the owners removed. Call it once the living
-    /// are completely known.
+    /// Removes links and addresses of owners that are not among the living; returns those removed. Call it once the living are
+    /// completely known.
     pub async fn retain(&self, living: BTreeSet<String>) -> Result<Vec<String>> {
         let inner = self.0.clone();
         blocking(move || {
@@ -274,17 +275,17 @@ impl Network {
             };
             {
                 let mut ipam = lock(&inner.ipam);
-                // Who has come meanwhile keeps what it has.
+                // Owners added meanwhile keep what they have.
                 let stay = ipam.owners().map(|(owner, _)| owner.to_owned()).filter(|owner| !is_free(owner)).collect();
                 removed.extend(ipam.retain(&stay)?);
             }
-            // Whoever has something left keeps its addresses until it is asked for again.
+            // An owner with remains keeps its addresses until a retry.
             first(failed).map(|()| removed.into_iter().collect())
         })
         .await
     }
 
-    /// What Linux has for one Pod; give its namespace to see its own end too.
+    /// The kernel's state for one Pod; pass its namespace to include its own end.
     pub async fn inspect(&self, owner: &str, pod: Option<OwnedFd>) -> Result<PodInspection> {
         let (inner, owner) = (self.0.clone(), owner.to_owned());
         blocking(move || {
@@ -296,7 +297,7 @@ impl Network {
         .await
     }
 
-    /// Makes the tables hold exactly these Services; once an agent knows them all.
+    /// Makes the tables contain exactly these Services; once an agent knows them all.
     pub async fn load_services(&self, facts: NodeFacts, services: BTreeMap<String, Arc<Service>>) -> Result<Change> {
         let inner = self.0.clone();
         blocking(move || {
@@ -307,7 +308,7 @@ impl Network {
         })
         .await
     }
-    /// Replaces or removes some Services: one transaction.
+    /// Replaces or removes some Services in one transaction.
     pub async fn apply_services(&self, changes: Vec<(String, Option<Arc<Service>>)>) -> Result<Change> {
         let inner = self.0.clone();
         blocking(move || lock(&inner.dataplane).apply(changes)).await
@@ -348,18 +349,18 @@ impl Network {
         })
         .await
     }
-    /// The table elements that carry traffic of these addresses, as the kernel has them: `most` of them, and how many there are.
+    /// The table elements that carry traffic of these addresses, as in the kernel: at most `most`, and their total number.
     pub async fn carriers(&self, addresses: Vec<IpAddr>, most: usize) -> Result<(Vec<Carrier>, usize)> {
         let inner = self.0.clone();
         blocking(move || {
             let (wanted, all) = lock(&inner.dataplane).carriers(&addresses, most);
-            // With a socket of its own: changes do not wait.
+            // With a separate socket: changes are not delayed.
             Ok((dataplane::ask(&mut Socket::open_in(inner.netns.fd())?, &wanted)?, all))
         })
         .await
     }
-    /// Other programs' tables that would drop Pods' traffic. A listing waits for none of the node's own work, but for other
-    /// listings: it may take long, and much memory.
+    /// Foreign tables that would drop Pods' traffic. A listing does not block the node's own work, only other listings: it may take
+    /// long, and much memory.
     pub async fn conflicting_tables(&self) -> Result<Vec<dataplane::Conflict>> {
         let turn = self.0.listing.clone().lock_owned().await;
         let inner = self.0.clone();
@@ -372,13 +373,13 @@ impl Network {
         blocking(look).await
     }
 
-    /// Waits until others may have written to the ruleset since this was called last: [`Network::heal`] notices it.
+    /// Waits until others may have written to the ruleset since the last call: detected by [`Network::heal`].
     pub async fn written_by_others(&self) {
         self.0.written_by_others.notified().await;
     }
 
-    /// Looks once whether tracked connections run out, and takes from the Pods that have more than their share; `None` where all
-    /// is well.
+    /// Checks once whether the conntrack table is filling up, and takes entries from Pods above their share; `None` if there is
+    /// nothing to do.
     pub async fn keep_shares(&self) -> Result<Option<Relief>> {
         let inner = self.0.clone();
         blocking(move || {
@@ -388,13 +389,13 @@ impl Network {
         .await
     }
 
-    /// Does so for ever, and says whose connections were too many.
+    /// Does so forever, and logs whose connections were too many.
     pub async fn keep_shares_for_ever(self) {
         let (mut told, mut failed) = (BTreeSet::new(), None);
         loop {
             tokio::time::sleep(dataplane::PERIOD).await;
             let looked = self.keep_shares().await;
-            // Each trouble once: a Pod would write the log else.
+            // Each error once: otherwise a Pod could fill the log.
             let failure = looked.as_ref().err().map(Error::to_string);
             if let Some(error) = failure.as_ref().filter(|_| failure != failed) {
                 tracing::warn!(%error, "failed to read the node's tracked connections");
@@ -409,8 +410,8 @@ impl Network {
         }
     }
 
-    /// Removes everything this node made: Pod links, its routes and addresses, its namespace. Carries on past errors and
-    /// returns them all.
+    /// Removes everything this node created: Pod links, its routes and addresses, its namespace. Continues past errors and returns
+    /// them all.
     pub async fn remove(self) -> Vec<Error> {
         let inner = self.0;
         let work = move || {
@@ -426,7 +427,7 @@ impl Network {
                 Err(e) => errors.push(e),
             }
             errors.extend(lock(&inner.dataplane).remove().err());
-            // As it was started last, and as it ever was.
+            // From the current configuration, and from earlier ones.
             let made = Made::open(&inner.config.folder);
             let routes: BTreeSet<IpNet> = inner.config.service_ranges.iter().copied().chain(made.routes()).collect();
             for range in &routes {
@@ -457,7 +458,7 @@ impl Inner {
         families(&self.config)
     }
 
-    /// Makes a Pod's link, which is looked after from then on.
+    /// Creates a Pod's link, which is maintained from then on.
     fn wire(&self, owner: &str, pod: OwnedFd, addresses: &[IpAddr], journal: &JournalWriter) -> Result<PodLink> {
         let mut links = lock(&self.links);
         let link = links.attach(owner, pod.as_fd(), addresses, journal)?;
@@ -465,8 +466,8 @@ impl Inner {
         Ok(link)
     }
 
-    /// Gives back the addresses of an owner whose link is gone. What is tracked of them goes first: else whoever has them next gets
-    /// the packets of its connections.
+    /// Releases the addresses of an owner whose link is gone. Their tracked connections are deleted first: otherwise the next owner
+    /// would receive their packets.
     fn give_back(&self, owner: &str) -> Result<()> {
         let addresses = lock(&self.ipam).addresses(owner).unwrap_or_default().to_vec();
         if !addresses.is_empty() {
@@ -475,7 +476,7 @@ impl Inner {
         lock(&self.ipam).release(owner)
     }
 
-    /// Forgets the tracked connections of these addresses, the node's own excepted; the families of which something may be left.
+    /// Deletes the tracked connections of these addresses, except the node's own; returns the families where some may be left.
     fn forget<'a>(&self, addresses: impl Iterator<Item = &'a IpAddr>) -> Result<Vec<(Family, Error)>> {
         let addresses: BTreeSet<IpAddr> =
             addresses.filter(|address| !self.addresses.contains(address)).copied().collect();
@@ -486,7 +487,7 @@ impl Inner {
         Ok(dataplane::forget(&mut open()?, &mut open()?, &addresses))
     }
 
-    /// Removes the links of all but the living; whose they were.
+    /// Removes the links of all but the living; returns their owners.
     fn remove_links_but(&self, living: &BTreeSet<String>) -> Result<BTreeSet<String>> {
         let mut links = lock(&self.links);
         lock(&self.attached).retain(|owner, _| living.contains(owner));
@@ -495,24 +496,24 @@ impl Inner {
         Ok(dead.into_iter().map(|l| l.owner).collect())
     }
 
-    /// Removes a link, together with those that others want removed at the same time.
+    /// Removes a link, together with others being removed at the same time.
     fn remove_link(&self, name: String, journal: &JournalWriter) -> Result<()> {
         self.detaching.run(name, |all| lock(&self.links).detach_all(&all.iter().cloned().collect(), journal))
     }
 }
 
-/// The addresses of a node that has none: documentation ranges (RFC 5737, RFC 3849), which nobody routes.
+/// The addresses of a node without any: documentation ranges (RFC 5737, RFC 3849), which are not routed.
 const ISOLATED_V4: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
 const ISOLATED_V6: IpAddr = IpAddr::V6(std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1));
 
-/// The families the node has: those of the Service ranges.
+/// The node's families: those of the Service ranges.
 fn families(config: &NetworkConfig) -> Vec<Family> {
     let wanted = |family: &Family| config.service_ranges.iter().any(|r| Family::of_net(r) == *family);
     let possible = |family: &Family| *family == Family::V4 || links::ipv6_available();
     Family::ALL.into_iter().filter(wanted).filter(possible).collect()
 }
 
-/// The node's addresses: the configured ones, put on `lo` where no link has them; else what the node has.
+/// The node's addresses: the configured ones, added to `lo` if they are on no link; else the existing ones.
 fn node_addresses(config: &NetworkConfig, links: &mut Links, made: &mut Made) -> Result<Vec<IpAddr>> {
     let families = families(config);
     let wanted = match (config.addresses.is_empty(), config.isolated) {
@@ -544,17 +545,17 @@ fn service_routes(config: &NetworkConfig, addresses: &[IpAddr]) -> Vec<(IpNet, O
     config.service_ranges.iter().map(|range| (range.trunc(), source(range))).collect()
 }
 
-/// The first of what has failed, if anything has.
+/// The first failure, if any.
 fn first(failed: Vec<(Family, Error)>) -> Result<()> {
     failed.into_iter().next().map_or(Ok(()), |(_, error)| Err(error))
 }
 
-/// Runs what waits for the kernel off the runtime's threads.
+/// Runs blocking kernel work off the runtime's threads.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(|_| Error::ThreadGone)?
 }
 
-/// A poisoned lock still guards sound data: every change behind it is made in one step.
+/// The state is consistent even after a panic: every change is made in one step.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

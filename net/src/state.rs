@@ -1,6 +1,6 @@
-//! What a node's network should be, as one value, and the difference that each change makes. Pure.
+//! The desired state of a node's network, as one value, and the differences between its versions. Pure.
 //!
-//! | part | asked for by | driver | where it is |
+//! | part | requested by | driver | location |
 //! |---|---|---|---|
 //! | [`facts`](NetworkState::facts) | the cluster's nodes: the peers | [`crate::dataplane::Dataplane`] | sets of the tables |
 //! | [`service`](Wanted::service) | an owner | [`crate::dataplane::Dataplane`] | maps of the tables |
@@ -22,16 +22,16 @@ use crate::dataplane::{NodeFacts, PolicyChanges, Service};
 use crate::dns::{Names, Table};
 use crate::forwards::Forward;
 
-/// All that a node's network should be.
+/// The complete desired state of a node's network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetworkState {
     facts: NodeFacts,
     zone: Zone,
-    /// Those alone that want something.
+    /// Only those that request something.
     owners: HashMap<String, Wanted>,
 }
 
-/// What one owner wants of the network.
+/// What one owner requests of the network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
     pub service: Option<Arc<Service>>,
@@ -39,21 +39,21 @@ pub struct Wanted {
     pub forwards: Vec<Forward>,
 }
 
-/// The zone that the names are in.
+/// The zone of the names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Zone {
     pub domain: String,
-    /// Addresses whose reverse names are answered here and nowhere else.
+    /// Addresses whose reverse names are answered only here.
     pub reverse: Vec<IpNet>,
     /// The addresses that serve it.
     pub servers: Vec<IpAddr>,
 }
 
-/// What is other than before, for each driver its part. What a key has here is what it has now: to apply it twice is to apply it once.
+/// The differences, by driver. Each key has its new value: applying it twice is the same as once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     pub facts: Option<NodeFacts>,
-    /// Another zone; `names` are those of all owners then.
+    /// Another zone; `names` then contains those of all owners.
     pub zone: Option<Zone>,
     pub services: BTreeMap<String, Option<Arc<Service>>>,
     pub policies: PolicyChanges,
@@ -66,7 +66,7 @@ impl NetworkState {
         &self.facts
     }
 
-    /// From now on these are the node and its peers.
+    /// Sets the facts about the node and its peers.
     pub fn set_facts(&mut self, facts: NodeFacts, changes: &mut Changes) {
         if facts != self.facts {
             changes.facts = Some(facts.clone());
@@ -84,7 +84,7 @@ impl NetworkState {
         self.zone = zone;
     }
 
-    /// From now on the owner wants this, and nothing else.
+    /// Sets everything that the owner requests.
     pub fn set(&mut self, key: &str, wanted: Wanted, changes: &mut Changes) {
         let before = self.owners.remove(key).unwrap_or_default();
         if wanted.service != before.service {
@@ -103,7 +103,7 @@ impl NetworkState {
 }
 
 impl Zone {
-    /// A table that holds these names alone.
+    /// A table with exactly these names.
     pub fn table(&self, names: &BTreeMap<String, Arc<Names>>) -> Table {
         let mut table = Table::new(&self.domain, self.reverse.clone(), self.servers.clone());
         for (owner, names) in names {
@@ -118,7 +118,7 @@ impl Changes {
         *self == Changes::default()
     }
 
-    /// What is other after these and then `later`.
+    /// Combines these changes with `later` ones.
     pub fn extend(&mut self, later: Changes) {
         if later.facts.is_some() {
             self.facts = later.facts;
@@ -152,7 +152,7 @@ mod tests {
         Zone { domain: domain.to_owned(), ..Zone::default() }
     }
 
-    /// What `change` makes of a state.
+    /// The changes that `change` causes.
     fn changes(state: &mut NetworkState, change: impl FnOnce(&mut NetworkState, &mut Changes)) -> Changes {
         let mut changes = Changes::default();
         change(state, &mut changes);
@@ -177,7 +177,7 @@ mod tests {
             ..Changes::default()
         };
         assert_eq!(set(&all), made);
-        // The same in another place.
+        // The same value at another address.
         let same = Wanted { service: service("a"), names: names(&["x"]), ..all.clone() };
         assert!(set(&same).is_empty());
         let other = Wanted { service: service("b"), ..all.clone() };

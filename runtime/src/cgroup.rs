@@ -1,13 +1,12 @@
 //! cgroup v2: finding it, enabling its controllers, limits, statistics, killing and removing.
 //!
-//! Everything is a file, so everything is the door's `write` and a table.
+//! Everything is a file, so this consists of calls of [`Kernel::write`] and tables.
 //!
-//! Why not `cgroups-rs`: in 0.5.1 `zbus` is not behind a feature, so it brings 42 crates more, a D-Bus client, an async
-//! executor and a second `nix` among them. 0.3.4 is free of that, but not fit to read: it panics where a cgroup is removed
-//! while `memory_stat` reads it, which happens to every agent, and where a device of `io.stat` has a minor number above
-//! 32,767; `cpu.stat` it gives as text, and `memory.events` and pressure stalls not at all. Neither has a word for
-//! `memory.oom.group`, `cgroup.kill`, `cgroup.events` and `CLONE_INTO_CGROUP`, and their writes would go past the door and
-//! its journal.
+//! Why not `cgroups-rs`: in 0.5.1 `zbus` is not behind a feature, so it adds 42 crates, including a D-Bus client, an async executor
+//! and a second `nix`. 0.3.4 lacks that dependency, but cannot read reliably: it panics if a cgroup is removed while `memory_stat`
+//! reads it, which happens to every agent, and if a device of `io.stat` has a minor number above 32,767; it returns `cpu.stat` as
+//! text, and lacks `memory.events` and pressure stalls. Neither supports `memory.oom.group`, `cgroup.kill`, `cgroup.events` and
+//! `CLONE_INTO_CGROUP`, and their writes would bypass the journal.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -24,17 +23,17 @@ use removal::remove;
 
 /// The controllers that limits need.
 pub const NEEDED: [&str; 3] = ["cpu", "memory", "pids"];
-/// Those that are enabled for children where the host has them.
+/// Controllers enabled for children if the host has them.
 const WANTED: [&str; 6] = ["cpu", "cpuset", "io", "memory", "pids", "hugetlb"];
 
-/// What this host's cgroup v2 can do.
+/// The capabilities of this host's cgroup v2.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Capabilities {
-    /// Where it is mounted.
+    /// Its mount point.
     pub mount: PathBuf,
     /// Controllers available below the runtime's root.
     pub controllers: BTreeSet<String>,
-    /// Those of [`NEEDED`] that are not: limits that need them are not enforced.
+    /// The missing ones of [`NEEDED`]: limits that need them are not enforced.
     pub missing: Vec<String>,
     /// Version 1 hierarchies are mounted too (and hold the missing controllers).
     pub hybrid: bool,
@@ -50,7 +49,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Finds the v2 mount and makes `root` (as `/podwright`) below it, with all controllers enabled on the way.
+    /// Finds the v2 mount and creates `root` (such as `/podwright`) below it, with all controllers enabled on the way.
     pub fn open(kernel: &Kernel, root: &Path) -> Result<Tree> {
         let mount = find_mount()?;
         // The mount point itself would be the whole machine.
@@ -66,7 +65,7 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Loads a program that decides about devices and attaches it to a cgroup made for that.
+    /// Loads a device filter program and attaches it to a temporary cgroup.
     fn try_devices(&self, kernel: &Kernel) -> Result<()> {
         let Some(program) = devices::program(&[])? else { return Ok(()) };
         let program = kernel.load_device_program(&program)?;
@@ -81,7 +80,7 @@ impl Tree {
         self.root.join(name.as_path())
     }
 
-    /// Makes a cgroup and its parents, each with its controllers enabled for its children, itself included.
+    /// Creates a cgroup and its parents, each with its controllers enabled for its children, itself included.
     pub fn make(&self, kernel: &Kernel, name: &CgroupName) -> SysResult<PathBuf> {
         let path = self.path(name);
         make(kernel, &path)?;
@@ -108,7 +107,7 @@ impl Tree {
         names.collect()
     }
 
-    /// The highest cgroups that have a child of this name. What is below them is not looked at: containers nest what they like.
+    /// The highest cgroups that have a child of this name. Not searched further below: containers may nest arbitrarily.
     pub fn having(&self, child: &str) -> Vec<CgroupName> {
         let (mut folders, mut found) = (vec![self.root.clone()], Vec::new());
         while let Some(folder) = folders.pop() {
@@ -122,12 +121,12 @@ impl Tree {
         found
     }
 
-    /// Kills every process of a cgroup and all below it; a missing one is fine.
+    /// Kills every process of a cgroup and below; succeeds if it does not exist.
     pub fn kill(&self, kernel: &Kernel, name: &CgroupName) -> SysResult<()> {
         kill(kernel, &self.path(name))
     }
 
-    /// Kills what is left in a cgroup and removes it with all below it (blocking, briefly); a missing one is fine.
+    /// Kills what is left in a cgroup and removes it with everything below (blocks briefly); succeeds if it does not exist.
     pub fn remove(&self, kernel: &Kernel, name: &CgroupName) -> SysResult<()> {
         remove(kernel, &self.path(name))
     }
@@ -156,12 +155,12 @@ fn make(kernel: &Kernel, path: &Path) -> SysResult<()> {
     Ok(())
 }
 
-/// Enables for the children of `folder` what it has and they lack.
+/// Enables the controllers of `folder` for its children that they lack.
 fn enable(kernel: &Kernel, folder: &Path) -> SysResult<()> {
     let (has, gives) = (words(&folder.join("cgroup.controllers")), words(&folder.join("cgroup.subtree_control")));
     for controller in WANTED.iter().filter(|c| has.contains(**c) && !gives.contains(**c)) {
         let enabled = kernel.write(&folder.join("cgroup.subtree_control"), &format!("+{controller}"));
-        // What limits do not need may be refused (a cpuset in use, real-time processes).
+        // Optional controllers may be refused (a cpuset in use, real-time processes).
         if NEEDED.contains(controller) {
             enabled?;
         }
@@ -169,7 +168,7 @@ fn enable(kernel: &Kernel, folder: &Path) -> SysResult<()> {
     Ok(())
 }
 
-/// Where cgroup v2 is mounted: at the usual place on a pure host, elsewhere on a hybrid one.
+/// The mount point of cgroup v2: the usual one on a pure host, another one on a hybrid host.
 pub fn find_mount() -> Result<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     mounts
@@ -187,7 +186,7 @@ fn words(file: &Path) -> BTreeSet<String> {
     fs::read_to_string(file).unwrap_or_default().split_whitespace().map(str::to_owned).collect()
 }
 
-/// The files that `resources` sets, in order of writing.
+/// The files that `resources` sets, in writing order.
 pub fn settings(resources: &Resources) -> Vec<(String, String)> {
     let mut files: Vec<(String, String)> = Vec::new();
     let mut set = |file: &str, value: Option<u64>| {
@@ -230,7 +229,7 @@ pub fn apply(kernel: &Kernel, cgroup: &Path, resources: &Resources) -> Result<Ve
     Ok(missing)
 }
 
-/// [`apply`] to a cgroup in use; and reads again what was written, for the kernel may not have taken it as it is.
+/// [`apply`] to a cgroup in use; reads the files back, as the kernel may not have accepted the exact values.
 pub fn change(kernel: &Kernel, cgroup: &Path, resources: &Resources) -> Result<Vec<String>> {
     let missing = apply(kernel, cgroup, resources)?;
     for (file, text) in settings(resources).into_iter().filter(|(file, _)| !missing.contains(file)) {
@@ -246,7 +245,7 @@ pub fn change(kernel: &Kernel, cgroup: &Path, resources: &Resources) -> Result<V
     Ok(missing)
 }
 
-/// What a cgroup has in those files that somebody might write, where its maker has set nothing: the kernel's own.
+/// The kernel's default contents of files that others might write, if the limits do not set them.
 const DEFAULTS: &[(&str, &str)] = &[
     ("cpu.max", "max 100000"),
     ("memory.max", "max"),
@@ -255,9 +254,9 @@ const DEFAULTS: &[(&str, &str)] = &[
     ("cgroup.freeze", "0"),
 ];
 
-/// The limits of a cgroup that are not as they were given: file and text as it shall be. `found`: a file's text, if this host has it.
+/// The limits of a cgroup that differ from `resources`: file and intended content. `found`: a file's content, if this host has it.
 pub fn undone(resources: &Resources, found: impl Fn(&str) -> Option<String>) -> Vec<(String, String)> {
-    // What an OCI spec's `unified` names is read in forms of its own.
+    // Values of an OCI spec's `unified` may be formatted differently by the kernel.
     let mut wanted = settings(&Resources { unified: BTreeMap::new(), ..resources.clone() });
     let unset = DEFAULTS.iter().filter(|(file, _)| !wanted.iter().any(|(set, _)| set == file)).collect::<Vec<_>>();
     wanted.extend(unset.into_iter().map(|(file, text)| ((*file).to_owned(), (*text).to_owned())));
@@ -266,7 +265,7 @@ pub fn undone(resources: &Resources, found: impl Fn(&str) -> Option<String>) -> 
     wanted
 }
 
-/// Puts limits back that somebody has changed. Returns their files.
+/// Restores limits that were changed externally. Returns their files.
 pub fn mend(kernel: &Kernel, cgroup: &Path, resources: &Resources) -> Result<Vec<String>> {
     let other = undone(resources, |file| fs::read_to_string(cgroup.join(file)).ok());
     for (file, text) in &other {
@@ -275,7 +274,7 @@ pub fn mend(kernel: &Kernel, cgroup: &Path, resources: &Resources) -> Result<Vec
     Ok(other.into_iter().map(|(file, _)| file).collect())
 }
 
-/// Gives a cgroup's children those controllers again that limits need and somebody has taken from them. Returns which.
+/// Re-enables required controllers for a cgroup's children that were disabled externally. Returns which.
 pub fn mend_controllers(kernel: &Kernel, cgroup: &Path) -> Result<Vec<&'static str>> {
     let (has, gives) = (words(&cgroup.join("cgroup.controllers")), words(&cgroup.join("cgroup.subtree_control")));
     let lost: Vec<&str> = NEEDED.into_iter().filter(|c| has.contains(*c) && !gives.contains(*c)).collect();
@@ -285,13 +284,13 @@ pub fn mend_controllers(kernel: &Kernel, cgroup: &Path) -> Result<Vec<&'static s
     Ok(lost)
 }
 
-/// So deep and so many are the cgroups below a Pod's, whoever makes them: who mounts cgroup2 in a user namespace of its own can do so
-/// where its root is, and is charged for them, but whoever removes, lists and counts them goes through them all. A node in a Pod, with
-/// its systemd, has five below each other and some hundreds. Each has a path (PATH_MAX), whatever their names; and a node's 110 Pods
-/// together leave some of the 65,535 that the kernel has with a memory controller.
+/// Limits the depth and number of cgroups below a Pod's: a process that mounts cgroup2 in its own user namespace can create some
+/// below its root, and removing, listing and counting them walks through all. A node in a Pod, with systemd, has five levels and
+/// some hundreds. Paths stay below PATH_MAX, whatever the names; and a node's 110 Pods together leave some of the 65,535 that the
+/// kernel supports with a memory controller.
 const BOUNDS: [(&str, &str); 2] = [("cgroup.max.depth", "14"), ("cgroup.max.descendants", "512")];
 
-/// Bounds what a Pod can make below its cgroup, or bounds it again. Returns the files that were different.
+/// Sets these bounds on a Pod's cgroup, or restores them. Returns the files that differed.
 pub fn bound(kernel: &Kernel, pod: &Path) -> Result<Vec<&'static str>> {
     let mut other = Vec::new();
     for (file, text) in BOUNDS {
@@ -311,7 +310,7 @@ fn is_same(file: &str, found: &str, written: &str) -> bool {
         let (found, written) = (found.parse::<u64>().ok()?, written.parse::<u64>().ok()?);
         Some(found <= written && written - found < LARGEST_PAGE)
     };
-    /// More than any machine has is no limit to the kernel.
+    /// The kernel treats more than any machine has as no limit.
     const ENDLESS: u64 = 1 << 62;
     let endless = || found == "max" && written.parse::<u64>().is_ok_and(|written| written >= ENDLESS);
     let is_unlimited = |text: &str| text.starts_with("max ");
@@ -320,7 +319,7 @@ fn is_same(file: &str, found: &str, written: &str) -> bool {
         || (file == "cpu.max" && is_unlimited(found) && is_unlimited(written))
 }
 
-/// The limits of a cgroup as the kernel has them: file -> text, for `inspect`.
+/// The limits of a cgroup as read from the kernel: file -> text, for `inspect`.
 pub fn read_back(cgroup: &Path) -> Vec<(String, String)> {
     const FILES: [&str; 9] = [
         "cpu.weight",
@@ -337,7 +336,7 @@ pub fn read_back(cgroup: &Path) -> Vec<(String, String)> {
     FILES.iter().filter_map(read).collect()
 }
 
-/// Usage of a cgroup and all below it.
+/// Usage of a cgroup including everything below.
 pub fn stats(cgroup: &Path) -> Stats {
     let number = |file: &str| fs::read_to_string(cgroup.join(file)).ok()?.trim().parse::<u64>().ok();
     let keyed = |file: &str, key: &str| {
@@ -356,7 +355,7 @@ pub fn stats(cgroup: &Path) -> Stats {
     }
 }
 
-/// The processes of a cgroup and all below it.
+/// The processes of a cgroup and below.
 pub fn procs(cgroup: &Path) -> Vec<u32> {
     let own = fs::read_to_string(cgroup.join("cgroup.procs")).unwrap_or_default();
     let mut pids: Vec<u32> = own.lines().filter_map(|l| l.parse().ok()).collect();
@@ -381,7 +380,7 @@ fn await_empty(cgroup: &Path, timeout: Duration) -> bool {
     let Ok(events) = fs::File::open(cgroup.join("cgroup.events")) else { return true };
     let deadline = Instant::now() + timeout;
     loop {
-        // Reading arms the notification for what comes after.
+        // Reading arms the notification for later changes.
         let mut text = [0u8; 256];
         let n = rustix::io::pread(&events, &mut text, 0).unwrap_or(0);
         if String::from_utf8_lossy(&text[..n]).contains("populated 0") {
@@ -429,7 +428,7 @@ mod tests {
         let (kernel, path) = (Kernel::new(&podwright_journal::JournalWriter::none()), folder.path());
         let put = |file: &str, text: &str| fs::write(path.join(file), text).unwrap();
         let text = |file: &str| fs::read_to_string(path.join(file)).unwrap_or_default();
-        // As the kernel shows them for these: a trailing newline, whole pages.
+        // As the kernel shows these values: a trailing newline, whole pages.
         let limits = Resources {
             cpu_quota_us: Some(50_000),
             memory_max: Some((1 << 20) + 5),
@@ -440,7 +439,7 @@ mod tests {
             [("cpu.max", "50000 100000\n"), ("memory.max", "1048576\n"), ("pids.max", "max\n"), ("io.max", "\n")];
         sound.iter().for_each(|(file, text)| put(file, text));
         assert_eq!(mend(&kernel, path, &limits).unwrap(), [""; 0], "nothing is written that is as it should be");
-        // Each of them, to more and to less, set or not; of files that the host has not, none is made.
+        // Changes each, up and down, set or not; missing files are not created.
         for (file, other, again) in [
             ("cpu.max", "max 100000\n", "50000 100000"),
             ("cpu.max", "1000 100000\n", "50000 100000"),

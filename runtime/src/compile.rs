@@ -1,4 +1,4 @@
-//! From an OCI runtime spec to the plan that a shim executes. Pure: everything wrong with a spec is found here.
+//! Compiles an OCI runtime spec to the plan that a shim executes. Pure: all errors of a spec are found here.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use podwright_sys::credentials::CapSets;
 use podwright_sys::fs::clean;
 use podwright_sys::mount::*;
 
-/// Where a container's things are on the host.
+/// The paths of a container on the host.
 #[derive(Clone, Debug)]
 pub struct Places {
     /// Its folder: the writable layer, the mount point, the exit record.
@@ -23,20 +23,20 @@ pub struct Places {
     pub cgroup: PathBuf,
     /// The sandbox's `/dev/shm`.
     pub shm: PathBuf,
-    /// What the agent itself may hand on, as a bit mask of capabilities.
+    /// The capabilities that the agent can pass on, as a bit mask.
     pub bounding: u64,
-    /// The container is not held by device rules, as it should be: it must not make or find nodes of its own.
+    /// Device rules are not enforced for the container as they should be: it must not create or find device nodes of its own.
     pub unguarded: bool,
 }
 
-/// The plan for a container.
+/// The plan for a container. Fails if its spec is invalid.
 pub fn container(spec: &ContainerSpec, sandbox: &SandboxSpec, places: &Places) -> Result<ContainerPlan> {
     let oci = &spec.oci;
     let process = oci.process().as_ref().ok_or_else(|| invalid("no process"))?;
     let mut mounts = oci.mounts().iter().flatten().map(mount).collect::<Result<Vec<_>>>()?;
     add_dev(&mut mounts)?;
     add_shm(&mut mounts, places);
-    // Parents before children, otherwise as given (containerd sorts so, too).
+    // Parents before children, otherwise in the given order (as in containerd).
     mounts.sort_by_key(|m| m.target.components().count());
     if mounts.iter().any(|m| m.target.to_string_lossy().contains('\0')) {
         return Err(invalid("mounts: a destination must not contain a NUL character"));
@@ -87,8 +87,7 @@ fn root(spec: &ContainerSpec, oci: &Spec, places: &Places) -> Result<RootPlan> {
     }
 }
 
-/// Errors: users of its own for a sandbox that shares namespaces with the host, or that would be the host's root, or nobody's
-/// (-1).
+/// Fails for a user namespace of a sandbox that shares namespaces with the host, or that would map the host's root, or -1.
 pub fn own_users(sandbox: &SandboxSpec) -> Result<()> {
     let Some(IdRange { host, size }) = sandbox.users else { return Ok(()) };
     let last = u64::from(host) + u64::from(size);
@@ -115,7 +114,7 @@ fn is_one_of(range: IdRange, id: u32, field: &str) -> Result<()> {
     }
 }
 
-/// Refuses what a container with users of its own cannot have.
+/// Rejects what a container in a user namespace cannot have.
 fn can_be_had_by(range: IdRange, mounts: &[MountPlan], devices: &[DevicePlan]) -> Result<()> {
     for mount in mounts {
         let target = mount.target.display();
@@ -141,7 +140,7 @@ fn can_be_had_by(range: IdRange, mounts: &[MountPlan], devices: &[DevicePlan]) -
     Ok(())
 }
 
-/// A container without `/dev` gets one, and one of its own gets its terminals and queues.
+/// A container without `/dev` gets one; its own `/dev` gets terminals and message queues.
 fn add_dev(mounts: &mut Vec<MountPlan>) -> Result<()> {
     let given = mounts.iter().find(|m| m.target == Path::new("/dev"));
     if given.is_some_and(|m| matches!(m.what, MountKind::Bind { .. })) {
@@ -155,7 +154,7 @@ fn add_dev(mounts: &mut Vec<MountPlan>) -> Result<()> {
     Ok(())
 }
 
-/// A container without `/dev/shm` of its own has the sandbox's.
+/// A container without its own `/dev/shm` gets the sandbox's.
 fn add_shm(mounts: &mut Vec<MountPlan>, places: &Places) {
     if mounts.iter().any(|m| m.target == Path::new("/dev/shm")) {
         return;
@@ -171,7 +170,7 @@ fn add_shm(mounts: &mut Vec<MountPlan>, places: &Places) {
     });
 }
 
-/// Mount options that are attributes: name, bits to set, bits to clear. With an `r` in front they are recursive.
+/// Mount options that are attributes: name, bits to set, bits to clear. With an `r` prefix they are recursive.
 const ATTRIBUTES: [(&str, u64, u64); 15] = [
     ("ro", ATTR_RDONLY, 0),
     ("rw", 0, ATTR_RDONLY),
@@ -201,7 +200,7 @@ const PROPAGATIONS: [(&str, u64); 8] = [
     ("runbindable", UNBINDABLE),
 ];
 
-/// One mount of the spec. What is no attribute, propagation or bind is the filesystem's own option.
+/// Compiles one mount. Options that are not attributes, propagation or bind belong to the filesystem.
 pub fn mount(mount: &Mount) -> Result<MountPlan> {
     let target = clean(mount.destination());
     if !mount.destination().is_absolute() || target == Path::new("/") {
@@ -269,7 +268,7 @@ fn device(device: &LinuxDevice) -> DevicePlan {
     }
 }
 
-/// containerd's, when the image has no PATH.
+/// containerd's default, if the image has no PATH.
 const DEFAULT_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The plan for a process: a container's first one, or an exec.
@@ -323,7 +322,7 @@ pub fn process(process: &Process, sandbox: &SandboxSpec, bounding: u64) -> Resul
     })
 }
 
-/// The profile that it asks for. Errors: what the kernel would take for more than one profile's name.
+/// The requested profile. Fails for text that the kernel would parse as more than one profile's name.
 fn app_armor(process: &Process) -> Result<Option<String>> {
     match process.apparmor_profile().as_deref() {
         None | Some("") => Ok(None),
@@ -332,7 +331,7 @@ fn app_armor(process: &Process) -> Result<Option<String>> {
     }
 }
 
-/// To the kernel a text ends with its first NUL. What is told of it is where it is: values may be secret.
+/// Rejects NUL, which ends a string for the kernel. The error only names the position: values may be secret.
 fn without_nul(args: &[String], env: &[String], cwd: &Path) -> Result<()> {
     let has_nul = |text: &str| text.contains('\0');
     let in_args = || args.iter().position(|arg| has_nul(arg)).map(|at| format!("process.args[{at}]"));
@@ -347,8 +346,8 @@ fn without_nul(args: &[String], env: &[String], cwd: &Path) -> Result<()> {
     }
 }
 
-/// What is asked for and can be had. A user other than root keeps effective and permitted ones only by asking for
-/// ambient ones: execve takes the rest, as everywhere.
+/// The requested capabilities that are available. A user other than root keeps effective and permitted ones only as ambient ones:
+/// execve removes the rest.
 fn capabilities(process: &Process, bounding: u64) -> CapSets {
     let Some(caps) = process.capabilities() else { return CapSets::default() };
     let set =
@@ -369,7 +368,7 @@ fn mask(capability: &Capability) -> u64 {
     known.map_or(0, |c| c.bitmask())
 }
 
-/// What the agent may hand on to the processes of a container, which is `unguarded` as [`Places`] says.
+/// What the agent may pass on to the processes of a container; `unguarded` as in [`Places`].
 pub fn bounding(own: u64, unguarded: bool) -> u64 {
     if unguarded { own & !caps::Capability::CAP_MKNOD.bitmask() } else { own }
 }
@@ -396,12 +395,12 @@ fn rlimit(kind: PosixRlimitType) -> u32 {
     }
 }
 
-/// Does this sandbox have a `/dev/shm` of its own?
+/// Whether this sandbox has its own `/dev/shm`.
 pub fn own_shm(spec: &SandboxSpec) -> bool {
     !spec.host_ipc
 }
 
-/// Does this sandbox have a PID namespace of its own?
+/// Whether this sandbox has its own PID namespace.
 pub fn own_pid(spec: &SandboxSpec) -> bool {
     spec.pid == PidMode::Sandbox
 }

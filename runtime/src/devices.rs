@@ -1,14 +1,14 @@
-//! Which devices a container may make and open: OCI's device rules, compiled to the eBPF program of a cgroup.
+//! Which devices a container may create and open: OCI device rules, compiled to the eBPF program of a cgroup.
 //!
-//! Pure. The kernel asks the program at each `mknod` and `open` of a device by a process of the cgroup. `CAP_MKNOD` is among
-//! everybody's default capabilities: without this, root in a container could make itself a node of the host's disk.
+//! Pure. The kernel runs the program at each `mknod` and `open` of a device by a process of the cgroup. `CAP_MKNOD` is a default
+//! capability: without this, root in a container could create a node of the host's disk.
 
 use oci_spec::runtime::{LinuxDeviceCgroup, LinuxDeviceType};
 pub use podwright_sys::bpf::Instruction;
 
 use crate::{Error, Result};
 
-/// `BPF_DEVCG_ACC_*`: what is done to a device.
+/// `BPF_DEVCG_ACC_*`: the kind of access.
 pub const MKNOD: u32 = 1;
 pub const READ: u32 = 2;
 pub const WRITE: u32 = 4;
@@ -18,7 +18,7 @@ const ALL: u32 = MKNOD | READ | WRITE;
 pub const BLOCK: u32 = 1;
 pub const CHARACTER: u32 = 2;
 
-/// One rule. Of all that match a device the last one decides, for each kind of access.
+/// One rule. The last one that matches a device decides, for each kind of access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Rule {
     allow: bool,
@@ -29,9 +29,8 @@ struct Rule {
     access: u32,
 }
 
-/// What every container may do, whatever its rules say, as runc has it: nodes may be made of anything (looking at one harms
-/// nobody), and these may be opened: null, zero, full, random, urandom, tty, ptmx, and terminals. A container's console is such a
-/// terminal; 5:1 is the machine's own.
+/// Always allowed, as in runc: any node may be created (which is harmless by itself), and these may be opened: null, zero, full,
+/// random, urandom, tty, ptmx, and terminals. A container's console is such a terminal; 5:1 is the machine's own.
 const ALWAYS: [Rule; 10] = [
     always(BLOCK, None, None, MKNOD),
     always(CHARACTER, None, None, MKNOD),
@@ -49,8 +48,8 @@ const fn always(kind: u32, major: Option<u32>, minor: Option<u32>, access: u32) 
     Rule { allow: true, kind: Some(kind), major, minor, access }
 }
 
-/// The program for the rules of a spec's `linux.resources.devices`; what no rule allows is denied. `None`: everything is
-/// allowed, and no program needed.
+/// The program for the rules of a spec's `linux.resources.devices`; what no rule allows is denied. `None`: everything is allowed,
+/// and no program is needed. Fails for an invalid rule.
 pub fn program(rules: &[LinuxDeviceCgroup]) -> Result<Option<Vec<Instruction>>> {
     let mut rules = rules.iter().map(rule).collect::<Result<Vec<Rule>>>()?;
     let anything = Rule { allow: true, kind: None, major: None, minor: None, access: ALL };
@@ -69,7 +68,7 @@ fn rule(given: &LinuxDeviceCgroup) -> Result<Rule> {
         LinuxDeviceType::C | LinuxDeviceType::U => Some(CHARACTER),
         LinuxDeviceType::P => return Err(invalid()),
     };
-    // -1 is upstream's other word for any.
+    // -1 also means any, as upstream.
     let number = |n: Option<i64>| n.filter(|n| *n != -1).map(|n| u32::try_from(n).map_err(|_| invalid())).transpose();
     let mut access = 0;
     for letter in given.access().iter().flat_map(|a| a.chars()) {
@@ -86,7 +85,7 @@ fn rule(given: &LinuxDeviceCgroup) -> Result<Rule> {
     Ok(Rule { allow: given.allow(), kind, major: number(given.major())?, minor: number(given.minor())?, access })
 }
 
-/// The few operations that are needed. All of them on 32 bits, so that no number is ever taken for a negative one.
+/// The required operations, all on 32 bits, so that no number is treated as negative.
 pub mod code {
     /// destination = *(u32 *)(source + offset)
     pub const LOAD: u8 = 0x61;
@@ -96,12 +95,12 @@ pub mod code {
     pub const SHIFT_RIGHT: u8 = 0x74;
     pub const JUMP: u8 = 0x05;
     pub const JUMP_UNLESS_EQUAL: u8 = 0x56;
-    /// Jumps if they have a bit in common.
+    /// Jumps if they share a bit.
     pub const JUMP_IF_ANY: u8 = 0x46;
     pub const EXIT: u8 = 0x95;
 }
 
-/// The registers: what is returned (0 denies), the context, and what is loaded of it.
+/// Registers: the result (0 denies), the context, and values loaded from it.
 const RESULT: u8 = 0;
 const CONTEXT: u8 = 1;
 const KIND: u8 = 2;
@@ -122,7 +121,7 @@ fn compile(rules: &[Rule]) -> Vec<Instruction> {
         plain(code::SHIFT_RIGHT, WANTED, 16),
         plain(code::SET, RESULT, 0),
     ];
-    // The last rule first: what it allows is wanted no more, what it denies is denied.
+    // Last rule first: accesses it allows are done, those it denies are denied.
     for rule in rules.iter().rev() {
         let act = if rule.allow {
             vec![
@@ -158,7 +157,7 @@ fn jump(code: u8, register: u8, immediate: u32, offset: i16) -> Instruction {
 mod tests {
     use super::*;
 
-    /// What the kernel would make of the program.
+    /// Runs the program as the kernel would.
     fn allowed(program: &[Instruction], kind: u32, major: u32, minor: u32, access: u32) -> bool {
         let context = [access << 16 | kind, major, minor];
         let (mut r, mut at) = ([0u32; 11], 0usize);
@@ -184,7 +183,7 @@ mod tests {
         }
     }
 
-    /// The program for rules as OCI has them.
+    /// The program for OCI rules.
     fn program_of(rules: serde_json::Value) -> Result<Option<Vec<Instruction>>> {
         program(&serde_json::from_value::<Vec<LinuxDeviceCgroup>>(rules).unwrap())
     }
@@ -200,7 +199,7 @@ mod tests {
                 }
                 assert!(!allowed(&program, BLOCK, major, minor, READ), "b {major}:{minor}");
             }
-            // mem, port, kmsg, console, tty0, kvm, tun; disks; numbers near those above.
+            // mem, port, kmsg, console, tty0, kvm, tun; disks; numbers adjacent to allowed ones.
             let others =
                 [(1, 1), (1, 4), (1, 11), (5, 1), (4, 0), (10, 232), (10, 200), (8, 0), (254, 0), (135, 0), (137, 0)];
             for (major, minor) in others {

@@ -1,4 +1,4 @@
-//! What can go wrong, told so that a caller can act on it.
+//! Errors of the runtime, in a form that callers can act on.
 
 use std::path::PathBuf;
 
@@ -8,25 +8,25 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No such sandbox, container or exec session. Removing and stopping never give it.
+    /// No such sandbox, container or exec session. Never returned by remove and stop.
     #[error("{0} not found")]
     NotFound(String),
-    /// It exists already, with another spec or in another state than the call needs.
+    /// It already exists with another spec, or is in another state than the call needs.
     #[error("{0}")]
     Conflict(String),
-    /// The spec asks for something impossible or not supported; nothing was made.
+    /// The spec is invalid or not supported; nothing was created.
     #[error("invalid spec: {0}")]
     Invalid(String),
     /// The container's process could not be executed: the message is what containerd would report as `StartError`.
     #[error("{message}")]
     Start { kind: StartFailure, message: String },
-    /// A call to the kernel failed while making or removing something.
+    /// A system call failed while creating or removing something.
     #[error("{0}")]
     Kernel(String),
     /// The sandbox's shim is gone; its containers were killed.
     #[error("the shim of sandbox {0} is gone")]
     ShimGone(String),
-    /// The shim lives, but agent and shim have no version of their protocol in common. Nothing of the sandbox was touched.
+    /// The shim is alive, but agent and shim share no protocol version. The sandbox was not touched.
     #[error(
         "the shim of sandbox {0} speaks no version of the protocol from {old} to {new}: a podwright that is too old, or too new, has \
          started it. It runs on, untouched. Start that podwright again, or one of a release between (each drives the shims of the \
@@ -39,7 +39,7 @@ pub enum Error {
     Timeout(String, std::time::Duration),
     #[error("{path}: {source}")]
     File { path: PathBuf, source: std::io::Error },
-    /// A teardown went on past these errors.
+    /// A teardown that continued past these errors.
     #[error("{}", .0.iter().map(|e| e.to_string()).collect::<Vec<_>>().join("; "))]
     Several(Vec<Error>),
 }

@@ -1,4 +1,4 @@
-//! All that the kernel counts of cgroups, of networks' interfaces and of the machine, for who shows it to others.
+//! The kernel's counters of cgroups, network interfaces and the machine.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,25 +15,24 @@ pub mod system;
 
 use pressure::Pressure;
 
-/// A limit that there is not: the kernel's `max`.
+/// No limit: the kernel's `max`.
 pub const UNLIMITED: u64 = u64::MAX;
 
-/// So many interfaces of a network are told of, and so many devices of a cgroup: who is root in a network makes as many as he
-/// likes.
+/// Maximum number of reported interfaces of a network and devices of a cgroup: root in a network namespace can create any number.
 const MOST: usize = 16;
 
-/// A cgroup with all below it. `None`: this host does not tell.
+/// A cgroup including everything below. `None`: not available on this host.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Group {
     pub at: Timestamp,
     pub cpu_us: Option<u64>,
     pub cpu_user_us: Option<u64>,
     pub cpu_system_us: Option<u64>,
-    /// Periods of `cpu.max`, and what of them was throttled.
+    /// Periods of `cpu.max`, and how many were throttled.
     pub periods: Option<u64>,
     pub throttled_periods: Option<u64>,
     pub throttled_us: Option<u64>,
-    /// Bytes: `memory.current`, less inactive file pages, anonymous, of files, mapped ones of them, swapped, the most so far.
+    /// Bytes: `memory.current`, the same without inactive file pages, anonymous, file, mapped file, swap, peak.
     pub memory: Option<u64>,
     pub working_set: Option<u64>,
     pub rss: Option<u64>,
@@ -43,13 +42,13 @@ pub struct Group {
     pub peak: Option<u64>,
     pub faults: Option<u64>,
     pub major_faults: Option<u64>,
-    /// How often its memory limit was reached, and somebody killed for it.
+    /// How often its memory limit was reached, and a process was killed for it.
     pub limit_hits: Option<u64>,
     pub oom_kills: Option<u64>,
     pub processes: Option<u64>,
     pub threads: Option<u64>,
     pub threads_max: Option<u64>,
-    /// Descriptors that are open, and sockets of them; of containers alone.
+    /// Open descriptors, and how many are sockets; only for containers.
     pub descriptors: Option<u64>,
     pub sockets: Option<u64>,
     pub cpu_pressure: Pressure,
@@ -65,10 +64,10 @@ pub struct Group {
     pub devices: Vec<Device>,
 }
 
-/// What a cgroup has read from a block device, and written to it.
+/// Bytes a cgroup has read from and written to a block device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Device {
-    /// `/dev/sda`, or the numbers where it has no name.
+    /// `/dev/sda`, or its numbers if it has no name.
     pub name: String,
     pub read_bytes: u64,
     pub written_bytes: u64,
@@ -76,7 +75,7 @@ pub struct Device {
     pub writes: u64,
 }
 
-/// An interface of a network, with its counters.
+/// A network interface with its counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interface {
     pub name: String,
@@ -92,7 +91,7 @@ pub struct Traffic {
     pub dropped: u64,
 }
 
-/// A sandbox that is ready, with its containers that run.
+/// A ready sandbox with its running containers.
 #[derive(Clone, Debug)]
 pub struct SandboxFacts {
     pub id: String,
@@ -101,7 +100,7 @@ pub struct SandboxFacts {
     pub cgroup: String,
     pub created: Timestamp,
     pub group: Group,
-    /// Of its own network; none where it has the host's.
+    /// Of its own network; empty with the host's.
     pub interfaces: Vec<Interface>,
     pub containers: Vec<ContainerFacts>,
 }
@@ -115,10 +114,10 @@ pub struct ContainerFacts {
     pub group: Group,
 }
 
-/// What the machine as a whole is and has counted.
+/// Properties and counters of the whole machine.
 #[derive(Clone, Debug, Default)]
 pub struct MachineFacts {
-    /// As of a cgroup that has all processes.
+    /// As for a cgroup with all processes.
     pub group: Group,
     pub booted: Option<Timestamp>,
     pub cpus: Option<u64>,
@@ -131,7 +130,7 @@ pub struct MachineFacts {
 }
 
 impl Group {
-    /// Reads a cgroup's files; blocks for a moment.
+    /// Reads a cgroup's files; blocks briefly.
     pub fn read(cgroup: &Path) -> Group {
         let at = Timestamp::now();
         let text = |file: &str| fs::read_to_string(cgroup.join(file)).unwrap_or_default();
@@ -140,7 +139,7 @@ impl Group {
         let pids = cgroup::procs(cgroup);
         let current = number("memory.current");
         let inactive = keyed(&memory, "inactive_file").unwrap_or(0);
-        // Without the controller the processes themselves are asked.
+        // Without the controller, sums over the processes.
         let resident = || usage::resident(&pids);
         let anonymous = || (!pids.is_empty()).then(|| usage::resident_as(&pids, "RssAnon"));
         let (quota, period) = two(&text("cpu.max"));
@@ -181,13 +180,13 @@ impl Group {
         }
     }
 
-    /// With what its processes have open, which costs more to know.
+    /// Adds the number of open descriptors, which is more expensive to count.
     pub fn with_descriptors(self, cgroup: &Path) -> Group {
         let found = descriptors::count(&cgroup::procs(cgroup));
         Group { descriptors: found.all, sockets: found.sockets, ..self }
     }
 
-    /// With what those below it have open together, where that is known of all.
+    /// Adds the sum of the children's open descriptors, if known for all.
     pub fn with_descriptors_of<'a>(self, below: impl Iterator<Item = &'a Group> + Clone) -> Group {
         let sum = |which: fn(&Group) -> Option<u64>| below.clone().map(which).sum::<Option<u64>>();
         Group { descriptors: sum(|group| group.descriptors), sockets: sum(|group| group.sockets), ..self }
@@ -212,7 +211,7 @@ fn keyed(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// `io.stat`: `8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=0 dios=0`, a line each.
+/// Parses `io.stat`: lines like `8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=0 dios=0`.
 fn devices(text: &str) -> Vec<Device> {
     let device = |line: &str| {
         let mut words = line.split_whitespace();
@@ -234,7 +233,7 @@ fn device_name(numbers: &str) -> String {
     }
 }
 
-/// The interfaces of a `/proc/<pid>/net/dev` that are wanted, loopback left out.
+/// The wanted interfaces of a `/proc/<pid>/net/dev`, without loopback.
 pub fn interfaces(text: &str, wanted: impl Fn(&str) -> bool) -> Vec<Interface> {
     let interface = |line: &str| {
         let (name, counts) = line.split_once(':')?;
@@ -253,7 +252,7 @@ pub fn interfaces(text: &str, wanted: impl Fn(&str) -> bool) -> Vec<Interface> {
 }
 
 impl MachineFacts {
-    /// Reads `/proc` and `/sys`; blocks for a moment.
+    /// Reads `/proc` and `/sys`; blocks briefly.
     pub fn read() -> MachineFacts {
         let text = |file: &str| fs::read_to_string(file).unwrap_or_default();
         let (stat, meminfo, vmstat) = (text("/proc/stat"), text("/proc/meminfo"), text("/proc/vmstat"));
@@ -262,7 +261,7 @@ impl MachineFacts {
         let total = bytes("MemTotal");
         let used = total.zip(bytes("MemFree")).map(|(total, free)| total.saturating_sub(free));
         let (cores, sockets) = topology();
-        // `1/321` are the threads that want to run, and all.
+        // `1/321`: runnable threads, and all.
         let threads = text("/proc/loadavg").split_whitespace().nth(3).and_then(|of| of.split_once('/')?.1.parse().ok());
         let group = Group {
             at: Timestamp::now(),
@@ -298,7 +297,7 @@ impl MachineFacts {
     }
 }
 
-/// How many cores in how many sockets the machine's CPUs are.
+/// The machine's numbers of cores and sockets.
 fn topology() -> (Option<u64>, Option<u64>) {
     let mut cores = BTreeMap::<String, std::collections::BTreeSet<String>>::new();
     for entry in fs::read_dir("/sys/devices/system/cpu").into_iter().flatten().flatten() {

@@ -1,8 +1,8 @@
-//! Whose turn it is with work on a disk that takes long, or never comes back: an owner has few of the places, and whoever is stuck in
-//! one keeps it from his own alone.
+//! A fair thread pool for disk work that may take long, or hang forever: each owner gets few of the places, and a hanging job only
+//! blocks its owner's others.
 //!
 //! ```text
-//!   push(owner, job)  ->  Line: who is next, as data  ->  a thread for each turn  ->  done, more (to the back), or later
+//!   push(owner, job)  ->  Line: the order, as data  ->  a thread for each turn  ->  done, more (to the back), or later
 //! ```
 
 mod line;
@@ -16,57 +16,57 @@ use tokio::sync::{oneshot, watch};
 pub use line::ALONE;
 use line::{Given, Line};
 
-/// Folders are walked level by level, and not by recursion.
+/// Folders are walked iteratively, not by recursion.
 const STACK: usize = 256 << 10;
-/// What could not be begun, or has panicked, is tried again after so long.
+/// Delay before retrying a job that could not start, or panicked.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// What came of a turn.
+/// The result of a turn.
 pub enum Outcome {
     Done,
-    /// It goes on when it is its turn again.
+    /// It continues in its next turn.
     More,
-    /// Not before this time has passed.
+    /// It continues after this time at the earliest.
     Later(Duration),
 }
 
-/// Something that takes turns. It ends each of them by itself, soon.
+/// A job that runs in turns, each of which ends soon.
 pub type Job = Box<dyn FnMut() -> Outcome + Send>;
 
-/// Cheap to clone. Threads of its own: those that everybody shares are not for work that may be stuck.
+/// Cheap to clone. Has its own threads: shared ones must not be blocked by hanging work.
 #[derive(Clone, Default)]
 pub struct FairPool(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
     state: Mutex<State>,
-    /// There is more for the keeper to look at.
+    /// Wakes the keeper.
     news: Condvar,
-    /// How many turns have ended.
+    /// The number of finished turns.
     ended: watch::Sender<u64>,
 }
 
 #[derive(Default)]
 struct State {
     line: Line<Job>,
-    /// Whether there is a thread that gives turns: while anything waits for one.
+    /// Whether the thread that starts turns is running: it does while jobs wait.
     kept: bool,
 }
 
 impl FairPool {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Jobs run, and panic, without it.
+        // Jobs run, and panic, without holding it.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a job take turns until it is done.
+    /// Runs a job in turns until it is done.
     pub fn push(&self, owner: &str, job: Job) {
         let mut state = self.state();
         state.line.push(owner, job, Instant::now());
         self.look(&mut state);
     }
 
-    /// Does something in a turn of the owner's. `None`: it has panicked.
+    /// Runs something in a turn of the owner. `None`: it panicked.
     pub async fn run<T: Send + 'static>(&self, owner: &str, act: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let (sender, receiver) = oneshot::channel();
         let mut once = Some((act, sender));
@@ -80,12 +80,12 @@ impl FairPool {
         receiver.await.ok()
     }
 
-    /// How many jobs of an owner there are.
+    /// The number of an owner's jobs.
     pub fn of(&self, owner: &str) -> usize {
         self.state().line.of(owner)
     }
 
-    /// Waits until something is so that the end of a turn makes so.
+    /// Waits until a condition holds; checked at the end of each turn.
     pub async fn until(&self, is_so: impl Fn() -> bool) {
         let mut ended = self.0.ended.subscribe();
         while !is_so() {
@@ -97,13 +97,13 @@ impl FairPool {
     fn look(&self, state: &mut State) {
         if !state.kept && state.line.has_waiting() {
             let own = self.clone();
-            // Where there can be no thread, whoever comes next tries again.
+            // If no thread can be created, the next caller retries.
             state.kept = thread("turns", move || own.keep()).is_ok();
         }
         self.0.news.notify_all();
     }
 
-    /// Gives turns while anything waits for one.
+    /// Starts turns while jobs wait.
     fn keep(&self) {
         let mut state = self.state();
         loop {
@@ -124,7 +124,7 @@ impl FairPool {
         }
     }
 
-    /// Begins a turn; the job comes back where there can be no thread for it.
+    /// Starts a turn; returns the job if no thread can be created for it.
     fn begin(&self, given: Given, job: Job) -> Result<(), Job> {
         let job = Arc::new(Mutex::new(Some(job)));
         let take = |job: &Mutex<Option<Job>>| job.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -165,7 +165,7 @@ mod tests {
 
     use super::*;
 
-    /// A job that does not come back before somebody says so.
+    /// A job that blocks until it is released.
     fn stuck(pool: &FairPool, owner: &str, until: &Arc<Mutex<mpsc::Receiver<()>>>) {
         let until = until.clone();
         let job = move || {

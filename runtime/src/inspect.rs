@@ -9,14 +9,14 @@ use std::path::Path;
 use crate::cgroup;
 use crate::spec::ProcessInfo;
 
-/// So many bytes of a process's arguments are read, and of its other files: it may have made them as long as it likes, also without
-/// having the memory (prctl(2), PR_SET_MM).
+/// Maximum bytes read of a process's arguments, and of its other files: it can make them arbitrarily long, even without using the
+/// memory (prctl(2), PR_SET_MM).
 const ARGUMENTS: u64 = 4096;
-/// So many of them are listed: a word of a byte takes many in the answer.
+/// Maximum number of listed arguments: a one-byte argument takes several in the output.
 const WORDS: usize = 64;
 const FILE: u64 = 1 << 20;
 
-/// The processes of a cgroup, `first` first, `most` of them. One that ends meanwhile is left out.
+/// The processes of a cgroup, starting with `first`, at most `most`. Leaves out those that exit meanwhile.
 pub fn processes(cgroup: &Path, first: u32, most: usize) -> Vec<ProcessInfo> {
     let mut pids = cgroup::procs(cgroup);
     pids.sort_by_key(|pid| (*pid != first, *pid));
@@ -24,7 +24,7 @@ pub fn processes(cgroup: &Path, first: u32, most: usize) -> Vec<ProcessInfo> {
     pids.into_iter().filter_map(|pid| process(pid, pid == first)).collect()
 }
 
-/// One process; with its mounts if asked.
+/// One process; with its mounts if requested.
 pub fn process(pid: u32, mounts: bool) -> Option<ProcessInfo> {
     let dir = format!("/proc/{pid}");
     let text = |file: &str| Some(String::from_utf8_lossy(&beginning(&format!("{dir}/{file}"), FILE)?).into_owned());
@@ -85,7 +85,7 @@ mod tests {
         let seen = |arguments: &[String]| {
             let mut child = with_arguments(arguments);
             let mut found = Vec::new();
-            // It has been executed, and is told its arguments a moment later.
+            // It has been executed, but its arguments appear a moment later.
             for _ in 0..1000 {
                 found = process(child.id(), false).unwrap().args;
                 if !found.is_empty() {

@@ -1,23 +1,23 @@
-//! Sandboxes, containers and images out of Linux primitives. Knows no Kubernetes word; its API has the shape of CRI.
+//! Sandboxes, containers and images built from Linux primitives. Independent of Kubernetes; its API is modelled on CRI.
 //!
-//! Three crates: `sys`, the door to the kernel; `shim`, above it; and this one, of which the shim needs nothing.
+//! Three crates: `sys`, the door to the kernel; `shim`, above it; and this one, which the shim does not use.
 //!
 //! ```text
 //!   Runtime (in the agent, async)                        podwright-shim (one per sandbox, outlives the agent)
 //!   ------------------------------                       ------------------------------------------------------
-//!   spec.rs         what is asked for, and the states    shim/lib.rs       one poll loop: connections, children, stdio
+//!   spec.rs         specifications and states    shim/lib.rs       one poll loop: connections, children, stdio
 //!   compile.rs      OCI spec -> plan (pure)              shim/protocol.rs  the plan, and what carries it
 //!   shim_client.rs  the connection to one shim   <====>  shim/child/       children between clone3 and exec
-//!   records.rs      what is known after a crash          shim/stdio.rs     pumps output to logs and attached streams
-//!   cgroup.rs       the tree, limits, statistics         shim/writer.rs    threads that may wait for a disk
+//!   records.rs      state kept across a crash          shim/stdio.rs     pumps output to logs and attached streams
+//!   cgroup.rs       the tree, limits, statistics         shim/writer.rs    threads that may block on a disk
 //!   devices.rs      device rules -> eBPF (pure)          shim/pause.rs     the sandbox holder, 1 kB, no libc
 //!   sysctl.rs       which sysctls a sandbox may set      sys/              THE door: every system call, every `unsafe`
-//!   removals.rs     what is gone, and still on disk; owner.rs says whose
-//!   fair_pool.rs    who is next with work on a disk (`Line` is pure)
-//!   app_armor/      the default profile, and which ones the machine has
+//!   removals.rs     removed data still on disk; owner.rs records its owner
+//!   fair_pool.rs    fair queueing of disk work (`Line` is pure)
+//!   app_armor/      the default profile, and the loaded ones
 //! ```
 //!
-//! Order of reading: [`spec`], [`Runtime`], then `protocol`, `shim`, `sys`.
+//! Reading order: [`spec`], [`Runtime`], then `protocol`, `shim`, `sys`.
 
 #![forbid(unsafe_code)]
 
@@ -55,5 +55,5 @@ pub use runtime::{ExecSession, Quiet, Restless, RunError, Runtime};
 pub use seccomp::default_seccomp;
 pub use spec::*;
 
-/// The words of OCI runtime specs, as [`ContainerSpec`] takes them.
+/// The types of OCI runtime specs used by [`ContainerSpec`].
 pub use oci_spec::runtime as oci;

@@ -1,4 +1,4 @@
-//! Whose a folder on disk is: with whom it shares its turns when it is removed, and whose ids its files may have.
+//! The owner of a folder on disk: who shares its removal turns, and which ids its files may have.
 
 use std::fmt::{self, Display};
 use std::io;
@@ -10,34 +10,34 @@ use std::time::Duration;
 use podwright_sys::ids::{self, Ids};
 use podwright_sys::users::IdRange;
 
-/// The file in which a folder says whose it is, as [`Owner`] is written: its caller's, who has others in it than sandboxes.
+/// The file that records a folder's owner, in the form of [`Owner`]; written by callers with folders other than sandboxes.
 pub const OWNER: &str = "owner";
 /// The record of a sandbox, in its folder.
 pub const SANDBOX: &str = "sandbox.json";
-/// Of files of which nobody can tell whose ids they have: every id but the host's own.
+/// For files with unknown ids: every id except the host's own.
 pub const ALL: IdRange = IdRange { host: ids::HOSTS, size: u32::MAX - ids::HOSTS };
-/// The longest name of an owner.
+/// Maximum length of an owner's name.
 pub(crate) const LONGEST: usize = 63;
 
 /// Whose a folder is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
-    /// With whom he shares his turns. Empty: it is not known.
+    /// The name under which turns are shared. Empty: unknown.
     pub(crate) name: String,
-    /// Whose ids of the host the files may have, if those are his alone.
+    /// The host ids that the files may have, if they are exclusively this owner's.
     pub(crate) users: Option<IdRange>,
 }
 
 impl Owner {
-    /// One whose name is not of small letters, digits and `-` has none: it is to be part of a file's.
+    /// The name is dropped unless it consists of lower-case letters, digits and `-`: it becomes part of a file name.
     pub fn new(name: &str, users: Option<IdRange>) -> Owner {
         let fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         let name = if name.len() <= LONGEST && name.chars().all(fine) { name } else { "" };
         Owner { name: name.to_owned(), users }
     }
 
-    /// Of a folder that nothing says the ids of: those that its files have, but for the host's own. Where that cannot be told,
-    /// [`ALL`]. It blocks, for about as long as `within`.
+    /// For a folder without recorded ids: those of its files, except the host's own. [`ALL`] if that cannot be determined. Blocks,
+    /// for about `within`.
     pub fn found_in(name: &str, folder: &Path, within: Duration) -> Owner {
         let users = users_in(folder, within).unwrap_or_else(|why| {
             tracing::warn!("{}: {why}: no host IDs are allocated until it is removed", folder.display());
@@ -55,17 +55,17 @@ impl Owner {
     }
 }
 
-/// The ids but for the host's own that files in a folder have. Errors: not all of them were seen.
+/// The ids of files in a folder, except the host's own. Fails if not all were seen.
 pub(crate) fn users_in(folder: &Path, within: Duration) -> io::Result<Option<IdRange>> {
     match ids::find(folder, ids::HOSTS, within) {
         Ids::None => Ok(None),
-        // One is enough: whoever has ids of his own has none but those.
+        // One id is enough: an owner with its own ids uses only those of one range.
         Ids::Has(id) => Ok(Some(IdRange { host: id, size: 1 })),
         Ids::Unknown(why) => Err(why),
     }
 }
 
-/// Who knows, by the id of a sandbox, whose it is, when its record is lost: whoever has asked for it. Cheap to clone.
+/// Looks up the owner of a sandbox by id when its record is lost: asks the caller that requested it. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Owners(Option<Arc<Asked>>);
 

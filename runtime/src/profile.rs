@@ -1,4 +1,4 @@
-//! What containers get unless their spec says otherwise: containerd's capabilities, mounts, masked and read-only paths.
+//! Defaults for containers: containerd's capabilities, mounts, masked and read-only paths.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use oci_spec::runtime::{Capability, LinuxDeviceCgroup, LinuxDeviceCgroupBuilder, Mount, MountBuilder};
 
-/// containerd's default capabilities (all five sets but ambient, which stays empty).
+/// containerd's default capabilities (in all five sets except ambient, which stays empty).
 pub fn default_capabilities() -> HashSet<Capability> {
     use Capability::*;
     [
@@ -29,23 +29,23 @@ pub fn default_capabilities() -> HashSet<Capability> {
     .collect()
 }
 
-/// Every capability that this process could hand on: what `privileged` means here.
+/// Every capability that this process can pass on: the meaning of `privileged` here.
 pub fn all_capabilities() -> HashSet<Capability> {
     let held = bounding_set();
     let all = caps::all().into_iter().filter(|c| held & c.bitmask() != 0);
     all.filter_map(|c| serde_json::from_value(serde_json::Value::String(c.to_string())).ok()).collect()
 }
 
-/// The capabilities that this process can hand on.
+/// The capabilities that this process can pass on.
 pub fn bounding_set() -> u64 {
     caps::read(None, caps::CapSet::Bounding).unwrap_or_default().iter().fold(0, |all, c| all | c.bitmask())
 }
 
-/// The device rules that containers start with, as containerd's: nothing, or everything for `privileged` ones. The runtime
-/// always adds what harms nobody (see [`crate::devices`]).
+/// The initial device rules, as containerd's: nothing, or everything for `privileged` containers. The runtime always adds harmless
+/// devices (see [`crate::devices`]).
 pub fn default_devices(privileged: bool) -> Vec<LinuxDeviceCgroup> {
     let rule = LinuxDeviceCgroupBuilder::default().allow(privileged).access("rwm").build();
-    // The invariant: every field of a rule has a default.
+    // Invariant: every field of a rule has a default.
     vec![rule.expect("every field has a default")]
 }
 
@@ -74,7 +74,8 @@ pub fn default_mounts(writable_system: bool) -> Vec<Mount> {
     .collect()
 }
 
-/// Hidden, as upstream's `procMount: Default` has it, and what of the kernel's memory uid 0 may read whatever its capabilities: thermal counters of each processor included.
+/// Hidden, as for upstream's `procMount: Default`, plus kernel memory that uid 0 can read without capabilities, including each
+/// processor's thermal counters.
 pub fn default_masked_paths() -> Vec<String> {
     MASKED.iter().map(|path| path.to_string()).chain(thermal_counters().iter().cloned()).collect()
 }
@@ -99,8 +100,8 @@ const MASKED: [&str; 17] = [
     "/sys/firmware",
 ];
 
-/// `/sys/devices/system/cpu/cpu<N>/thermal_throttle`: what other tenants compute can be guessed from them. The machine's
-/// processors are looked at once.
+/// `/sys/devices/system/cpu/cpu<N>/thermal_throttle`: reveals other tenants' computations. The machine's processors are listed
+/// once.
 fn thermal_counters() -> &'static [String] {
     static COUNTERS: LazyLock<Vec<String>> =
         LazyLock::new(|| thermal_counters_below(Path::new("/sys/devices/system/cpu")));
@@ -118,7 +119,8 @@ fn thermal_counters_below(cpus: &Path) -> Vec<String> {
     paths
 }
 
-/// Read-only, as upstream's `procMount: Default` has it; and the machine's pressure, where who writes is woken by what others do.
+/// Read-only, as for upstream's `procMount: Default`; plus the machine's pressure files, where a writer could monitor other
+/// tenants.
 pub fn default_readonly_paths() -> Vec<String> {
     const PATHS: [&str; 6] =
         ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/pressure", "/proc/sys", "/proc/sysrq-trigger"];

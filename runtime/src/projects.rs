@@ -1,17 +1,17 @@
-//! Projects of folders: a file system that has project quotas counts what is in a folder, so that nobody has to walk.
+//! Projects of folders: a file system with project quotas counts what is in a folder, without a walk.
 //!
 //! ```text
-//!   give([upper, work])   a new, empty folder: into a project that nobody has   ->  FS_IOC_FSSETXATTR, PROJINHERIT
-//!   usage([upper, work])  what its project holds, with files that are deleted and still open  ->  Q_GETQUOTA
+//!   give([upper, work])   a new, empty folder: into an unused project   ->  FS_IOC_FSSETXATTR, PROJINHERIT
+//!   usage([upper, work])  its project's usage, including deleted files that are still open  ->  Q_GETQUOTA
 //! ```
 //!
-//! The file system itself is the table of what was given: a folder says which project it is in, and a project that anything is
-//! in is somebody's. So nothing has to be kept for an agent that starts again, and a project is free when its last inode is.
-//! (Upstream keeps `/etc/projects` and `/etc/projid`; what is registered there is somebody's, too.) A Pod's scratch is only
-//! watched, as upstream does; a volume of a claim is held to its size by [`limit`].
+//! The file system itself is the allocation table: a folder stores its project, and a project with any inode is in use. So no state
+//! must be kept for a restarted agent, and a project is free when its last inode is. (Upstream uses `/etc/projects` and
+//! `/etc/projid`; projects registered there count as used, too.) A Pod's scratch space is only monitored, as upstream; a claim's
+//! volume is limited in size by [`limit`].
 //!
-//! That only holds where nobody changes the project of a file. Its owner may, unless he is in a user namespace: projects say
-//! something sure of sandboxes with users of their own alone.
+//! This relies on files keeping their project. A file's owner can change it, unless in a user namespace: projects are only reliable
+//! for sandboxes with user namespaces.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -27,12 +27,12 @@ use podwright_sys::quota::{self, Project, Tally};
 use podwright_sys::walk::Measure;
 use podwright_sys::{Kernel, SysResult};
 
-/// The projects that are given: far above what people write into `/etc/projid`, and what kubelet has (from 1048576 on).
+/// The projects to allocate: far above those commonly used in `/etc/projid`, and kubelet's (from 1048576 on).
 pub const IDS: Range<u32> = 0x5000_0000..0x5010_0000;
-/// So many are tried. What is taken is near: inodes of one file system, by which the first is chosen, are all different.
+/// Maximum attempts. Used ones are sparse: the first candidate is derived from the inode, which is unique in a file system.
 const TRIES: u32 = 64;
 
-/// Whether what is in this folder can be counted by projects. Errors: why not.
+/// Checks that the contents of this folder can be counted by projects. Fails with the reason.
 pub fn supported(folder: &Path) -> Result<(), String> {
     let at = |why: String| format!("{}: {why}", folder.display());
     let open = quota::open(folder).map_err(|e| at(e.to_string()))?;
@@ -44,9 +44,9 @@ pub fn supported(folder: &Path) -> Result<(), String> {
     }
 }
 
-/// Puts new, empty folders of one file system into one project: `of`, if it is given, or else one that nobody has. What is made
-/// in them is in it from the beginning. Returns whether they are; they stay in none where their file system does not count
-/// projects, and where they are in one already, which is that of the folder around them and somebody else's.
+/// Puts new, empty folders of one file system into one project: `of`, if given, or else an unused one. Everything created in them
+/// belongs to it. Returns whether it did: not if their file system has no project quotas, or if they are in a project already,
+/// inherited from a parent folder of someone else.
 ///
 /// # Errors
 ///
@@ -58,7 +58,7 @@ pub fn give(kernel: &Kernel, paths: &[&Path], of: Option<u32>) -> SysResult<bool
         Some(id) => vec![id],
         None => candidates(begin, &taken).collect(),
     };
-    // Two that look at the same time would both find the same one free.
+    // Two concurrent searches would find the same one free.
     static GIVING: Mutex<()> = Mutex::new(());
     let _turn = GIVING.lock().unwrap_or_else(PoisonError::into_inner);
     for id in candidates {
@@ -71,7 +71,7 @@ pub fn give(kernel: &Kernel, paths: &[&Path], of: Option<u32>) -> SysResult<bool
             put(kernel, paths, &folders, Project::default())?;
             return Ok(false);
         }
-        // Another agent on this file system may have looked at that very moment.
+        // Another agent on this file system may have searched concurrently.
         let alone = Tally { inodes: folders.len() as u64, ..Tally::default() };
         if of.is_some() || held(&folders[0]).is_ok_and(|tally| Tally { bytes: 0, ..tally } == alone) {
             return Ok(true);
@@ -82,13 +82,13 @@ pub fn give(kernel: &Kernel, paths: &[&Path], of: Option<u32>) -> SysResult<bool
     Ok(false)
 }
 
-/// The project that a folder was given.
+/// The project of a folder.
 pub fn of(path: &Path) -> Option<u32> {
     let project = quota::open(path).and_then(|folder| quota::project(folder.as_fd())).ok()?;
     is_ours(project).then_some(project.id)
 }
 
-/// What the projects of these folders hold; of those that are missing, nothing. `None`: one of them was not given to a project.
+/// The usage of these folders' projects; missing folders count as empty. `None`: one of them has no project.
 pub fn usage(paths: &[PathBuf]) -> IoResult<Option<Measure>> {
     let (mut sum, mut seen) = (Measure::default(), BTreeSet::new());
     for path in paths {
@@ -107,7 +107,7 @@ pub fn usage(paths: &[PathBuf]) -> IoResult<Option<Measure>> {
     Ok(Some(sum))
 }
 
-/// Whether what is in this folder can be held to a size. Errors: why not.
+/// Checks that the size of this folder can be limited. Fails with the reason.
 pub fn enforced(folder: &Path) -> Result<(), String> {
     supported(folder)?;
     let at = |why: String| format!("{}: {why}", folder.display());
@@ -119,8 +119,8 @@ pub fn enforced(folder: &Path) -> Result<(), String> {
     }
 }
 
-/// Limits what is in a folder that was given to a project; `None`: no longer. Returns whether it is limited as was asked: not
-/// one that was given to none. Nothing is written where it is so already.
+/// Limits the size of a folder with a project; `None`: removes the limit. Returns whether the limit is in force: not for a folder
+/// without a project. Writes nothing if it is already set.
 pub fn limit(kernel: &Kernel, path: &Path, bytes: Option<u64>) -> SysResult<bool> {
     let Ok(folder) = quota::open(path) else { return Ok(false) };
     let Some(project) = quota::project(folder.as_fd()).ok().filter(|project| is_ours(*project)) else {
@@ -137,7 +137,7 @@ fn is_ours(project: Project) -> bool {
     project.inherited && IDS.contains(&project.id)
 }
 
-/// The folders, open, if projects can be counted for them and they are in none, and where to begin to look for one.
+/// The opened folders, if their file system supports projects and they have none, and the first candidate to try.
 fn takers(paths: &[&Path]) -> Option<(Vec<OwnedFd>, u64)> {
     let folders: Vec<OwnedFd> = paths.iter().map(|path| quota::open(path)).collect::<IoResult<_>>().ok()?;
     let first = folders.first()?;
@@ -151,10 +151,10 @@ fn put(kernel: &Kernel, paths: &[&Path], folders: &[OwnedFd], project: Project) 
     folders.iter().zip(paths).try_for_each(|(folder, path)| kernel.set_project(folder.as_fd(), path, project))
 }
 
-/// Projects in the order in which they are tried. Pure.
+/// Projects in the order of attempts. Pure.
 fn candidates(begin: u64, taken: &BTreeSet<u32>) -> impl Iterator<Item = u32> {
     let count = IDS.end - IDS.start;
-    // The invariant: what is left of a division by a u32 is one.
+    // Invariant: the remainder of a division by a u32 fits one.
     let begin = (begin % u64::from(count)) as u32;
     let all = (0..TRIES).map(move |step| IDS.start + (begin + step) % count);
     all.filter(|id| !taken.contains(id))
@@ -183,7 +183,7 @@ mod tests {
         let ids: Vec<u32> = candidates(3, &taken).collect();
         assert_eq!(ids[..4], [3, 4, 7, 8].map(|n| IDS.start + n));
         assert_eq!(ids.len(), TRIES as usize - 2);
-        // At the end it goes on at the beginning, and an inode may have any number.
+        // It wraps around at the end, and inodes may be any number.
         let count = u64::from(IDS.end - IDS.start);
         let ids: Vec<u32> = candidates(u64::from(u32::MAX) * count - 2, &BTreeSet::new()).take(4).collect();
         assert_eq!(ids, [IDS.end - 2, IDS.end - 1, IDS.start, IDS.start + 1]);
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_folder_without_quotas_stays_in_no_project_and_is_not_counted() {
-        // tmpfs counts users and groups at most.
+        // tmpfs counts at most users and groups.
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let path = dir.path().to_owned();
         assert!(supported(&path).unwrap_err().ends_with("its file system has no project quotas"));

@@ -1,25 +1,24 @@
-//! What must be known after a crash: one small JSON file per sandbox and per container, beside what it describes.
+//! State kept across a crash: one small JSON file per sandbox and per container, beside what it describes.
 //!
 //! ```text
-//! <state>/sandboxes/<id>/sandbox.json            written before anything of it is made
-//!                        secret                  what agent and shim know each other by, root's alone
-//!                        shim.log                what the shim could not tell anyone
-//!                        c/<key>/container.json  written before anything of it is made
-//!                                annotation      what its caller wants to find again: read when asked for
-//!                                exit.json       written by the shim, durably, before anyone is told
+//! <state>/sandboxes/<id>/sandbox.json            written before anything of it is created
+//!                        secret                  authenticates agent and shim to each other, for root only
+//!                        shim.log                what the shim could not report
+//!                        c/<key>/container.json  written before anything of it is created
+//!                                annotation      the caller's data: read on request
+//!                                exit.json       written by the shim, durably, before it is reported
 //!                                upper work rootfs
-//! <state>/copies/<id>/sandbox secret c/<key>     the same as sandbox.json, secret, and of what was started container.json
-//! <state>/sandboxes/.aside-...                   what is gone, until it is removed; the same beside a container's folder
-//! <run>/<id>/s                                   the shim's socket, which listens again where its name is gone
+//! <state>/copies/<id>/sandbox secret c/<key>     copies of sandbox.json, secret, and started containers' container.json
+//! <state>/sandboxes/.aside-...                   removed data until its deletion; the same beside a container's folder
+//! <run>/<id>/s                                   the shim's socket, created again if it is removed
 //!            shm                                 the sandbox's /dev/shm
 //! ```
 //!
-//! All are written by one writer, whole whenever this process is killed. They speak of what lives, and after a power loss nothing
-//! does: an agent waits for the disk with exits alone, which are told, and the shim has the records of what has ended there before
-//! it ([`podwright_journal::kept`]). A record that somebody else damages or removes is written
-//! again: while what it describes is known, of that; and when an agent starts, of its copy. Where both are damaged, the shim says
-//! what it knows of containers; a sandbox that lives and of which nothing is known any more is left alone (see
-//! [`crate::runtime`]). Copies are not beside the sockets: environments are in them, and secrets.
+//! All are written atomically by one writer. They describe live processes, which do not survive a power loss: so only exits, which
+//! are reported, are synced before going on, and the shim syncs the records of what has ended ([`podwright_journal::kept`]). A
+//! record damaged or removed externally is written again: from the known state while running, and from its copy when an agent
+//! starts. If both are damaged, the shim reports what it knows of containers; a live sandbox of which nothing is known is left
+//! alone (see [`crate::runtime`]). Copies are not kept beside the sockets, because they contain environments and secrets.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -46,11 +45,11 @@ const ANNOTATION: &str = "annotation";
 pub struct SandboxRecord {
     pub spec: SandboxSpec,
     pub created: Timestamp,
-    /// Asked to stop: it is finished being stopped, whatever is found of it.
+    /// A stop was requested: it is completed in any case.
     #[serde(default)]
     pub stopped: bool,
-    /// Its shim was given a secret: where none is found any more, it is lost. `false`: it is of an agent that knew of none, or did not
-    /// note it.
+    /// Its shim was given a secret: without it, the sandbox is lost. `false`: from an agent that had no secrets, or did not record
+    /// them.
     #[serde(default)]
     pub secret: bool,
 }
@@ -65,31 +64,31 @@ pub struct ContainerRecord {
     pub log: Option<LogSpec>,
     pub stdin: bool,
     pub terminal: bool,
-    /// As its OCI spec says, for exec's defaults.
+    /// From its OCI spec, for exec's defaults.
     pub hostname: String,
-    /// `None`: it was made by an agent that knew no device rules.
+    /// `None`: created by an agent without device rules.
     #[serde(default)]
     pub devices: Option<Devices>,
-    /// The limits of its cgroup. `None`: it was made by an agent that did not note them.
+    /// The limits of its cgroup. `None`: created by an agent that did not record them.
     #[serde(default)]
     pub resources: Option<Resources>,
 }
 
-/// What an earlier agent wrote into the record itself.
+/// An annotation that an earlier agent wrote into the record itself.
 #[derive(Deserialize)]
 struct Annotated {
     annotation: String,
 }
 
-/// What decides which devices a container may use.
+/// How a container's devices are restricted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Devices {
-    /// Nothing: it may use all.
+    /// Unrestricted.
     Open,
-    /// A program on its cgroup.
+    /// By a program on its cgroup.
     Held,
-    /// Nothing, because this host refuses such programs: its processes have no CAP_MKNOD.
+    /// Not by a program, because this host refuses them: its processes lack CAP_MKNOD.
     Refused,
 }
 
@@ -104,7 +103,7 @@ pub struct Folders {
     written: Arc<Mutex<HashMap<PathBuf, Print>>>,
 }
 
-/// A file as it was when it was read or written last: inode, size, and when it was changed.
+/// A file's identity when last read or written: inode, size, and change time.
 type Print = (u64, u64, i64, i64);
 
 fn print(path: &Path) -> Option<Print> {
@@ -115,7 +114,7 @@ fn print_of(found: &fs::Metadata) -> Print {
     (found.ino(), found.size(), found.ctime(), found.ctime_nsec())
 }
 
-/// What a file holds, and what it was like before it was read: whoever changes it meanwhile makes it another one than that.
+/// A file's contents, and its identity before reading: concurrent changes alter the identity.
 fn read_whole(path: &Path) -> Option<(Vec<u8>, Print)> {
     let mut file = fs::File::open(path).ok()?;
     let (found, mut bytes) = (file.metadata().ok()?, Vec::new());
@@ -132,7 +131,7 @@ impl Folders {
 
     pub fn make(&self) -> Result<()> {
         use std::os::unix::fs::DirBuilderExt;
-        // What containers write, and the sockets of their shims, are nobody else's business.
+        // What containers write, and their shims' sockets, must be private.
         let mut private = fs::DirBuilder::new();
         private.recursive(true).mode(0o700);
         [&self.state, &self.copies, &self.run].into_iter().try_for_each(|dir| private.create(dir).map_err(at(dir)))
@@ -167,31 +166,31 @@ impl Folders {
         self.copy(&id.sandbox).join("c").join(id.key())
     }
 
-    /// The ids of all sandboxes that have a folder.
+    /// The ids of all sandboxes with a folder.
     pub fn sandboxes(&self) -> Vec<String> {
         let mut all = names(&self.state);
         all.retain(|name| !is_aside(name));
         all
     }
 
-    /// The ids of all sandboxes of which there are copies.
+    /// The ids of all sandboxes with copies.
     pub fn copied(&self) -> Vec<String> {
         names(&self.copies)
     }
 
-    /// The ids of all sandboxes that have a folder for their shim's socket.
+    /// The ids of all sandboxes with a folder for their shim's socket.
     pub fn runs(&self) -> Vec<String> {
         names(&self.run)
     }
 
-    /// The records of a sandbox's containers; and those that have a folder or a copy, and no record that could be read.
+    /// The records of a sandbox's containers; and those with a folder or a copy, but no readable record.
     pub fn container_records(&self, id: &str) -> (Vec<ContainerRecord>, Vec<ContainerId>) {
         let (mut records, mut unreadable) = (Vec::new(), Vec::new());
         let keys = names(&self.containers(id)).into_iter().chain(names(&self.copy(id).join("c")));
         let keys: BTreeSet<String> = keys.filter(|name| !name.ends_with(".tmp") && !is_aside(name)).collect();
         for container in keys.iter().filter_map(|key| format!("{id}/{key}").parse::<ContainerId>().ok()) {
             let path = self.container_record(&container);
-            // The record will be written again, without it.
+            // The record will be rewritten without it.
             let annotation: Option<Annotated> = read(&path);
             let parted = annotation.map_or(Ok(()), |a| self.write_annotation(&container, &a.annotation));
             if let Err(error) = parted {
@@ -212,7 +211,7 @@ impl Folders {
         self.read_or_copy([self.sandbox_record(id), self.copy(id).join("sandbox")], is_its, |_| true)
     }
 
-    /// A record; where it is damaged or gone, as its copy has it. What of the two is not there is written again.
+    /// Reads a record, or its copy if it is damaged or missing. Restores the missing one of the two.
     fn read_or_copy<T: DeserializeOwned>(
         &self,
         paths: [PathBuf; 2],
@@ -239,8 +238,8 @@ impl Folders {
         Some(record)
     }
 
-    /// What an agent and the shim of a sandbox know each other by; `None`: there is none. What of it and its copy is not there is
-    /// written again, if that can be. Errors: it is damaged, and so is its copy.
+    /// The secret shared by agent and shim of a sandbox; `None`: there is none. Restores a missing file or copy if possible. Fails
+    /// if both are damaged.
     pub fn read_secret(&self, id: &str) -> Result<Option<Secret>> {
         let paths = self.secrets(id);
         let found = paths.each_ref().map(|path| read_whole(path));
@@ -276,7 +275,7 @@ impl Folders {
         self.keep(&self.copy(id).join("sandbox"), &bytes)
     }
 
-    /// What was never started has no copy: nothing of it lives.
+    /// A container that was never started has no copy: nothing of it is alive.
     pub fn write_container(&self, record: &ContainerRecord) -> Result<()> {
         let path = self.container_record(&record.id);
         let bytes = json(&path, record)?;
@@ -290,12 +289,12 @@ impl Folders {
     fn keep(&self, path: &Path, bytes: &[u8]) -> Result<()> {
         let written = kept::replace(path, bytes).map_err(at(path))?;
         let (inode, _, second, nanosecond) = print_of(&written);
-        // Whoever has cut it at once makes it another one, too.
+        // Truncating it at once changes its identity, too.
         self.note(path, (inode, bytes.len() as u64, second, nanosecond));
         Ok(())
     }
 
-    /// All that is kept of a container is removed; its folder is put aside.
+    /// Removes all records of a container; its folder is moved aside.
     pub fn remove_container(&self, id: &ContainerId, owner: &Owner) -> Result<()> {
         let copy = self.container_copy(id);
         match fs::remove_file(&copy) {
@@ -304,14 +303,14 @@ impl Folders {
         }
     }
 
-    /// All that is kept of a sandbox is removed; its folder, with the record, is put aside last: a failure is found again.
+    /// Removes all records of a sandbox; its folder with the record is moved aside last, so that a failure is found again.
     pub fn forget(&self, id: &str, owner: &Owner) -> Result<()> {
         remove_folder(&self.copy(id))?;
         self.put_aside(&self.sandbox(id), owner)
     }
 
-    /// The same of one without a record: who its users are is known, where there is a `known`, or its caller knows it, or its files
-    /// say it. It blocks, until `end` at the longest.
+    /// The same without a record: its users come from `known`, from its caller, or from its files' ids. Blocks, at most until
+    /// `end`.
     pub fn forget_unrecorded(&self, id: &str, known: Option<Option<IdRange>>, end: Instant) -> Result<()> {
         let noted = self.owners.of(id);
         let name = noted.as_ref().map(|owner| owner.name().to_owned()).unwrap_or_default();
@@ -323,7 +322,7 @@ impl Folders {
         self.forget(id, &owner)
     }
 
-    /// Has what an earlier agent has put aside of a sandbox that is still there be removed.
+    /// Deletes what an earlier agent has moved aside of an existing sandbox.
     pub fn find_aside(&self, id: &str) {
         let containers = self.containers(id);
         self.removals.find(&containers);
@@ -336,7 +335,7 @@ impl Folders {
         self.removals.put_aside(folder, owner).map_err(at(folder))
     }
 
-    /// The files that an agent needs to find a sandbox and these containers of it again.
+    /// The files that an agent needs to recover a sandbox and these containers.
     pub fn kept<'a>(&self, id: &str, containers: impl Iterator<Item = &'a ContainerId>) -> BTreeSet<PathBuf> {
         let of_containers = containers.flat_map(|id| [self.container_record(id), self.container_copy(id)]);
         let own = [self.sandbox_record(id), self.copy(id).join("sandbox")];
@@ -351,19 +350,19 @@ impl Folders {
         self.container(id).join("container.json")
     }
 
-    /// This record is as it should be while its file is like that: as it was written, or before it was read. What is found of it now
-    /// may be somebody else's already.
+    /// Stores the identity of a file whose content is known to be right: as it was written, or before it was read. The current file
+    /// may already be someone else's.
     fn note(&self, path: &Path, print: Print) {
         self.written.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned(), print);
     }
 
-    /// Whether somebody else has changed or removed a record. Only who holds its turn knows: else it may be written just now.
+    /// Whether a record was changed or removed externally. Reliable only while holding its turn: otherwise it may be being written.
     pub fn is_damaged(&self, path: &Path) -> bool {
         let known = self.written.lock().unwrap_or_else(PoisonError::into_inner).get(path).copied();
         known.is_some_and(|known| print(path) != Some(known))
     }
 
-    /// Those of these records that somebody else has changed or removed, or that are written just now. Others are forgotten.
+    /// Those of these records that were changed or removed externally, or are being written. Drops others.
     pub fn damaged(&self, records: &BTreeSet<PathBuf>) -> BTreeSet<PathBuf> {
         let known = {
             let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
@@ -378,13 +377,13 @@ impl Folders {
         self.container(id).join(ANNOTATION)
     }
 
-    /// Notes a container's annotation. Nobody holds it in memory: it may be a megabyte, of each attempt to run a container.
+    /// Stores a container's annotation. It is not kept in memory: it may be a megabyte, for each attempt of a container.
     pub fn write_annotation(&self, id: &ContainerId, annotation: &str) -> Result<()> {
         let path = self.annotation(id);
         kept::replace(&path, annotation.as_bytes()).map(drop).map_err(at(&path))
     }
 
-    /// Empty where none was ever written.
+    /// Empty if none was written.
     pub fn read_annotation(&self, id: &ContainerId) -> Result<String> {
         let path = self.annotation(id);
         match fs::read_to_string(&path) {
@@ -409,7 +408,7 @@ fn names(folder: &Path) -> Vec<String> {
     entries.filter_map(|e| e.file_name().into_string().ok()).collect()
 }
 
-/// A torn or foreign file is no record.
+/// Ignores a torn or foreign file.
 fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
@@ -418,7 +417,7 @@ fn json(path: &Path, record: &impl Serialize) -> Result<Vec<u8>> {
     serde_json::to_vec(record).map_err(|e| at(path)(e.into()))
 }
 
-/// Removes a folder with all in it; a missing one is fine.
+/// Removes a folder with its contents; succeeds if it does not exist.
 pub fn remove_folder(path: &Path) -> Result<()> {
     remove_all(path).map_err(at(path))
 }

@@ -1,15 +1,16 @@
-//! What somebody who is gone has left on disk. There may be millions of files, or someone else may hold them up: so a folder is put
-//! aside in one step, whereupon its name is free and nobody waits for it any more, and its content is removed in turns by owner.
+//! Deletes data of removed owners from disk. There may be millions of files, or other processes may block them: so a folder is
+//! moved aside in one step, which frees its name without waiting, and its content is deleted in turns by owner.
 //!
 //! ```text
 //!   <folder>  ->  .aside-<number>.<users>.<owner>, beside it
 //! ```
 //!
-//! The name says all that a later agent has to know: whose turn it is, and whose ids the files may have, which nobody else gets while
-//! there are any. Where nobody knew those, the files that cannot be removed say it at last. Nothing is synced: after a power loss a folder has one name or the other, and is removed by either.
+//! The name contains all that a later agent needs: whose turn it is, and the ids that the files may have, which are not reused
+//! while any exist. If they were unknown, they are determined from the files that cannot be deleted. Nothing is synced: after a
+//! power loss a folder has one name or the other, and is deleted under either.
 //!
-//! Where the disk has no room for the name, the folder is emptied where it is, and what says in it whose it is goes last
-//! ([`OWNER`], a sandbox's record). Where nothing says it any more, the files do: [`Owner::found_in`].
+//! If the disk has no room for the new name, the folder is emptied in place, and the record of its owner goes last ([`OWNER`], a
+//! sandbox's record). Without such a record, the files' ids are used: [`Owner::found_in`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,31 +26,31 @@ use podwright_sys::tree;
 
 pub use crate::owner::{ALL, OWNER, Owner, Owners};
 
-/// What goes last of a folder that is emptied where it is.
+/// Deleted last from a folder that is emptied in place.
 const LAST: [&str; 2] = [OWNER, SANDBOX];
-/// As long is looked at a start, in all, for whose ids the files of folders have that do not say it.
+/// Total time at startup for determining the ids of folders that do not record them.
 pub const LOOK: Duration = Duration::from_secs(5);
 const ASIDE: &str = ".aside-";
-/// As long a turn takes.
+/// The duration of a turn.
 const TURN: Duration = Duration::from_secs(1);
-/// What cannot be removed is tried again after so long, and ever more seldom.
+/// The initial delay before retrying what cannot be deleted; increases each time.
 const SOON: Duration = Duration::from_secs(1);
 const SELDOM: Duration = Duration::from_secs(60);
-/// An owner who has left more has to wait.
+/// Owners with more folders left must wait.
 const MOST: usize = 128;
 
-/// Whether something of this name was put aside.
+/// Whether a name is that of something moved aside.
 pub fn is_aside(name: &str) -> bool {
     name.starts_with(ASIDE)
 }
 
-/// What was put aside in a folder.
+/// What was moved aside in a folder.
 pub fn asides(of: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(of).into_iter().flatten().flatten();
     entries.filter(|entry| entry.file_name().to_str().is_some_and(is_aside)).map(|entry| entry.path()).collect()
 }
 
-/// Whether there is no room on the disk, or none for its owner.
+/// Whether the disk, or the owner's quota, is full.
 pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
 }
@@ -58,7 +59,7 @@ fn owner_of(name: &str) -> Option<Owner> {
     name.strip_prefix(ASIDE)?.split_once('.')?.1.parse().ok()
 }
 
-/// Names for a folder that is put aside. They are of now: what is found by an earlier name is never what has come in its place.
+/// Names for moving a folder aside. They contain the time: an old name never refers to its successor.
 fn names(owner: &Owner) -> impl Iterator<Item = String> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos());
     (now..).map(move |number| format!("{ASIDE}{number}.{owner}"))
@@ -71,16 +72,16 @@ pub struct Removals(Arc<Shared>);
 #[derive(Default)]
 struct Shared {
     pool: FairPool,
-    /// Some kernels lock a folder that gets another name, which somebody may hold.
+    /// Some kernels lock a folder while renaming it, which others may block.
     renames: FairPool,
     aside: Mutex<BTreeMap<PathBuf, Left>>,
 }
 
 struct Left {
-    /// Its name before it was put aside.
+    /// Its original name.
     was: PathBuf,
     owner: Owner,
-    /// Why it could not be removed when that was last tried.
+    /// Why it could not be deleted at the last attempt.
     error: Option<String>,
 }
 
@@ -92,24 +93,24 @@ impl fmt::Debug for Removals {
 
 impl Removals {
     fn aside(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Left>> {
-        // What a panic left behind is sound: an entry is noted at once or not at all.
+        // The state is consistent even after a panic: an entry is recorded atomically.
         self.0.aside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The turns in which all is removed.
+    /// The pool in which everything is deleted.
     pub fn pool(&self) -> &FairPool {
         &self.0.pool
     }
 
-    /// Does something in a turn of an owner's that puts folders aside which somebody may hold. It waits for nothing else that takes
-    /// long. `None`: it has panicked.
+    /// Runs something in a turn of the owner that moves folders aside, which may block. It waits for no other slow work. `None`: it
+    /// panicked.
     pub async fn in_turn<T: Send + 'static>(&self, owner: &str, act: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         self.0.renames.run(owner, act).await
     }
 
-    /// Puts a folder aside, to be removed from now on; a missing one is fine. Nothing is to be mounted in it.
+    /// Moves a folder aside for deletion; succeeds if it does not exist. It must contain no mounts.
     ///
-    /// Errors: of rename(2). Where the disk is full, its content is removed under its own name, so that it goes later.
+    /// Fails as rename(2) does. On a full disk its content is deleted under its own name, so that it can be moved later.
     pub fn put_aside(&self, folder: &Path, owner: &Owner) -> io::Result<()> {
         self.or_empty(folder, owner, self.put_elsewhere(folder, owner))
     }
@@ -121,14 +122,14 @@ impl Removals {
         moved
     }
 
-    /// Has all that is in a folder be removed, and leaves the folder. What comes in its place is not touched.
+    /// Deletes the contents of a folder, and keeps the folder. Later replacements are not touched.
     pub fn empty(&self, folder: &Path, owner: &Owner) -> io::Result<()> {
         let held = tree::hold(folder)?;
         self.add(folder.to_owned(), folder, owner.clone(), move || tree::empty_for(&held, &LAST, TURN));
         Ok(())
     }
 
-    /// Has all be removed that somebody earlier has put aside in a folder.
+    /// Starts deleting everything moved aside earlier in a folder.
     pub fn find(&self, of: &Path) {
         for aside in asides(of) {
             let owner = aside.file_name().and_then(|name| owner_of(name.to_str()?));
@@ -136,31 +137,31 @@ impl Removals {
         }
     }
 
-    /// The ids that somebody's files may still have.
+    /// The ids that files may still have.
     pub fn users(&self) -> Vec<IdRange> {
         self.aside().values().filter_map(|left| left.owner.users).collect()
     }
 
-    /// Whose all is that is still there.
+    /// The owners of everything left.
     pub fn owners(&self) -> Vec<Owner> {
         self.aside().values().map(|left| left.owner.clone()).collect()
     }
 
-    /// Whose ids what is left below a folder has.
+    /// The ids of what is left below a folder.
     pub fn users_below(&self, folder: &Path) -> Vec<IdRange> {
         let all = self.aside();
         let left = all.range(folder.to_owned()..).take_while(|(path, _)| path.starts_with(folder));
         left.filter_map(|(_, left)| left.owner.users()).collect()
     }
 
-    /// Whether all that is left below a folder says whose ids it has.
+    /// Whether the ids of everything left below a folder are recorded.
     pub fn say_users(&self, below: &Path) -> bool {
         let all = self.aside();
         let mut left = all.range(below.to_owned()..).take_while(|(path, _)| path.starts_with(below));
         left.all(|(_, left)| left.owner.users.is_some())
     }
 
-    /// The folders, by their former names, whose content is still being removed; not those of which something cannot be.
+    /// The folders, by original name, being deleted; without those with undeletable parts.
     pub fn underway(&self) -> Vec<PathBuf> {
         self.aside().values().filter(|left| left.error.is_none()).map(|left| left.was.clone()).collect()
     }
@@ -170,7 +171,7 @@ impl Removals {
         self.0.pool.of(&Owner::new(owner, None).name) < MOST
     }
 
-    /// Waits until this owner has room to leave more.
+    /// Waits until this owner may leave more.
     pub async fn room(&self, owner: &str) {
         if !self.has_room(owner) {
             tracing::info!(owner, "waiting for earlier removals of this owner");
@@ -178,22 +179,22 @@ impl Removals {
         self.0.pool.until(|| self.has_room(owner)).await;
     }
 
-    /// Waits until nothing is left that was put aside below a folder.
+    /// Waits until everything moved aside below a folder is deleted.
     pub async fn gone(&self, below: &Path) {
-        // Whatever is below a path comes next after it.
+        // Paths below a path sort right after it.
         let is_next = |(path, _): (&PathBuf, &Left)| path.starts_with(below);
         self.0.pool.until(|| !self.aside().range(below.to_owned()..).next().is_some_and(is_next)).await;
     }
 
-    /// Waits until nothing is left but what cannot be removed: why not.
+    /// Waits until only undeletable things are left; returns the reasons.
     pub async fn drained(&self) -> Vec<String> {
         self.0.pool.until(|| self.aside().values().all(|left| left.error.is_some())).await;
-        // Somebody else may have removed it.
+        // It may have been removed externally.
         let is_there = |path: &Path| path.symlink_metadata().is_ok();
         self.aside().iter().filter(|(path, _)| is_there(path)).filter_map(|(_, left)| left.error.clone()).collect()
     }
 
-    /// Puts a folder aside, or leaves it as it is.
+    /// Renames a folder, or leaves it unchanged.
     pub(crate) fn put_elsewhere(&self, folder: &Path, owner: &Owner) -> io::Result<()> {
         if let Some(aside) = tree::put_aside(folder, names(owner))? {
             self.remove(aside, folder, owner.clone());
@@ -218,8 +219,8 @@ impl Removals {
         self.0.pool.push(&name, self.job(aside, act));
     }
 
-    /// Of what cannot be removed, and of which nobody could tell whose ids it has: little of it may be left by now, and that may tell.
-    /// A folder under its own name may be another's already.
+    /// For something undeletable with unknown ids: few files may be left by now, which may tell. A folder under its original name
+    /// may already be another's.
     fn narrow(&self, aside: &Path) {
         let is_named = aside.file_name().and_then(|name| name.to_str()).is_some_and(is_aside);
         if !is_named || self.aside().get(aside).is_none_or(|left| left.owner.users != Some(ALL)) {

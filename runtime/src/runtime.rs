@@ -1,4 +1,4 @@
-//! The agent's side: what CRI calls the RuntimeService, as async methods.
+//! The agent's side: the operations of CRI's RuntimeService, as async methods.
 
 mod cache;
 mod containers;
@@ -39,35 +39,35 @@ use podwright_shim::handshake::Secret;
 use podwright_sys::Kernel;
 use podwright_sys::kept::Kept;
 
-/// All sandboxes and containers of one node. Cheap to clone. Every method may be repeated after a failure or a crash.
+/// All sandboxes and containers of one node. Cheap to clone. Every method may be retried after a failure or a crash.
 #[derive(Clone)]
 pub struct Runtime(Arc<Inner>);
 
 struct Inner {
     folders: Folders,
     tree: Tree,
-    /// The shim's program, sealed, shared by all shims.
+    /// The shim's program in a sealed memfd, shared by all shims.
     shim: OwnedFd,
-    /// What this process may hand on.
+    /// The capabilities that this process may pass on.
     bounding: u64,
     birth_ms: u64,
     sandboxes: Mutex<HashMap<String, Arc<Sandbox>>>,
     lost: Mutex<BTreeMap<String, lost::Lost>>,
     events: broadcast::Sender<Event>,
-    /// Whether there can be user namespaces; see [`Runtime::user_namespaces`].
+    /// Whether user namespaces work; see [`Runtime::user_namespaces`].
     users: OnceLock<std::result::Result<(), String>>,
-    /// Compiled seccomp profiles by their JSON.
+    /// Compiled seccomp profiles, by JSON.
     seccomp: Mutex<Cache<String, Arc<Filters>>>,
-    /// Loaded programs that decide about devices.
+    /// Loaded device filter programs.
     devices: Mutex<Cache<Vec<Instruction>, Arc<OwnedFd>>>,
-    /// The cgroups that belong to no sandbox, with their limits.
+    /// The cgroups outside sandboxes, with their limits.
     made: Mutex<BTreeMap<CgroupName, Resources>>,
 }
 
 /// Compiled filters, each in a sealed memfd, with their flags.
 type Filters = Vec<(OwnedFd, u32)>;
 
-/// What is to decide which devices a container may use; [`Devices`] with the program itself.
+/// How a container's devices are restricted; [`Devices`] with the program itself.
 #[derive(Clone)]
 enum Guard {
     Open,
@@ -85,10 +85,10 @@ impl Guard {
     }
 }
 
-/// One sandbox, as far as we know.
+/// The known state of one sandbox.
 struct Sandbox {
     id: String,
-    /// Held by whoever makes, stops or removes it, or makes or removes a container of it.
+    /// Held while it is created, stopped or removed, or a container in it is created or removed.
     turn: tokio::sync::Mutex<()>,
     state: Mutex<SandboxInner>,
 }
@@ -97,40 +97,40 @@ struct SandboxInner {
     record: SandboxRecord,
     client: Option<Arc<ShimClient>>,
     reader: Option<Reader>,
-    /// What its shim knows us by.
+    /// The secret by which its shim authenticates us.
     secret: Option<Secret>,
     /// Of `pause`; 0: not ready.
     pid: u32,
     netns: Option<OwnedFd>,
-    /// Its `/dev/shm`, where it has one of its own.
+    /// Its `/dev/shm`, if it has its own.
     shm: Option<Kept>,
-    /// Its sysctls, as the kernel shows what was written; `None`: nobody has looked yet.
+    /// Its sysctls, as the kernel shows what was written; `None`: not read yet.
     sysctls: Option<Vec<String>>,
-    /// What decides about the devices of `pause`, where a program does and is known.
+    /// The device filter of `pause`, if it has a known one.
     held: Option<Held>,
     /// Whether its shim sets AppArmor profiles.
     app_armor: bool,
-    /// When its shim was asked anew for what it knows, because it had told what nobody takes.
+    /// When its shim was queried again, after its events were dropped.
     asked_again: Option<Instant>,
     containers: BTreeMap<String, Container>,
 }
 
 struct Container {
     record: ContainerRecord,
-    /// When it was asked to start, and is not known to have: its record on the disk says so already.
+    /// When its start was requested, until it is known to have started: already in its record on disk.
     starting: Option<Timestamp>,
-    /// Held by whoever writes its record or removes it; see [`noting`].
+    /// Held while its record is written or removed; see [`noting`].
     turn: Arc<Mutex<()>>,
-    /// Of its first process; 0: none.
+    /// The pid of its first process; 0: none.
     pid: u32,
     exit: watch::Sender<Option<Exit>>,
     /// Limits that this host cannot enforce.
     unenforced: Vec<String>,
-    /// Its shim has not answered yet that it is there: an end is news only after that.
+    /// Its shim has not yet confirmed its creation: its exit is reported only after that.
     unborn: bool,
-    /// Being removed: its end is nobody's news, and another one may have its name when that is heard.
+    /// Being removed: its exit is not reported, as a new container may have its name by then.
     leaving: bool,
-    /// What decides about its devices, where a program does and is known.
+    /// Its device filter, if it has a known one.
     held: Option<Held>,
 }
 
@@ -212,7 +212,7 @@ impl Sandbox {
         }
     }
 
-    /// The connection to its shim. Errors: there is none.
+    /// The connection to its shim. Fails if there is none.
     fn client(&self) -> Result<Arc<ShimClient>> {
         let state = self.state();
         state.client.clone().filter(|l| !l.is_dead()).ok_or_else(|| Error::ShimGone(self.id.clone()))
@@ -235,15 +235,14 @@ fn not_found(id: &ContainerId) -> Error {
 }
 
 impl Runtime {
-    /// Opens the folders, finds every shim of an earlier agent and reconnects; containers whose shim died are killed and
-    /// reported as [`ContainerStatusUnknown`](crate::ExitReason); what was half made is removed. What lives and cannot be taken over
-    /// is left alone: see [`Runtime::lost`]. Errors: a shim lives with which there is no version of the protocol in common; it is
-    /// not touched.
+    /// Opens the folders, finds every shim of an earlier agent and reconnects; containers whose shim died are killed and reported
+    /// as [`ContainerStatusUnknown`](crate::ExitReason); half-created ones are removed. Live ones that cannot be taken over are
+    /// left alone: see [`Runtime::lost`]. Fails if a live shim shares no protocol version; it is not touched.
     pub async fn open(config: Config) -> Result<Runtime> {
         Runtime::open_as(config, true).await
     }
 
-    /// The same, to remove everything: a shim that cannot be spoken to is taken for dead, and what it looked after is killed.
+    /// The same in order to remove everything: a shim that does not respond is treated as dead, and its processes are killed.
     pub async fn open_to_remove(config: Config) -> Result<Runtime> {
         Runtime::open_as(config, false).await
     }
@@ -282,13 +281,13 @@ impl Runtime {
         &self.0.tree.capabilities
     }
 
-    /// Whether this machine can give a sandbox [`users`](SandboxSpec::users) of its own: tried for real, once. Errors: what is
-    /// missing.
+    /// Checks that this machine supports user namespaces for sandboxes ([`users`](SandboxSpec::users)): tried once. Fails with what
+    /// is missing.
     pub fn user_namespaces(&self) -> std::result::Result<(), String> {
         self.0.users.get_or_init(|| try_users::try_users(&self.0.folders.state)).clone()
     }
 
-    /// The cgroup of a sandbox, as an absolute path; of a container if its key is given.
+    /// The cgroup of a sandbox, or of the given container, as an absolute path.
     pub fn cgroup_path(&self, sandbox: &SandboxSpec, container: Option<&ContainerId>) -> std::path::PathBuf {
         match container {
             Some(id) => self.0.tree.path(&sandbox.cgroup.child(&id.key())),
@@ -296,7 +295,7 @@ impl Runtime {
         }
     }
 
-    /// Makes a cgroup of the tree (a QoS class) and sets its limits; returns what cannot be enforced here.
+    /// Creates a cgroup in the tree (a QoS class) and sets its limits; returns those that cannot be enforced here.
     pub fn make_cgroup(
         &self,
         name: &CgroupName,
@@ -304,20 +303,20 @@ impl Runtime {
         journal: &JournalWriter,
     ) -> Result<Vec<String>> {
         let kernel = Kernel::new(journal);
-        // What is given last is what is kept and written last.
+        // Concurrent calls store and write in the same order.
         let mut made = self.0.made.lock().unwrap_or_else(PoisonError::into_inner);
         let path = self.0.tree.make(&kernel, name)?;
         made.insert(name.clone(), resources.clone());
         cgroup::apply(&kernel, &path, resources)
     }
 
-    /// Removes the runtime's cgroup subtree, killing what is left in it: for a node that leaves nothing behind.
+    /// Removes the runtime's cgroup subtree, killing what is left in it: for a node that must leave nothing behind.
     pub async fn remove_root(&self, journal: &JournalWriter) -> Result<()> {
         let kernel = Kernel::new(journal);
         self.blocking(move |inner| Ok(inner.tree.remove_root(&kernel)?)).await
     }
 
-    /// Exits, as they happen. A receiver that lags must look at [`Runtime::list`].
+    /// Exits, as they happen. A lagging receiver must check [`Runtime::list`].
     pub fn events(&self) -> broadcast::Receiver<Event> {
         self.0.events.subscribe()
     }
@@ -328,7 +327,7 @@ impl Runtime {
         all.iter().map(|s| s.status()).collect()
     }
 
-    /// Containers whose first process is there, with their labels: without all that [`Runtime::list`] copies of each sandbox.
+    /// Containers with a running first process, and their labels: without the copying of [`Runtime::list`].
     pub fn running(&self) -> Vec<(ContainerId, Labels)> {
         let all: Vec<Arc<Sandbox>> = self.sandboxes().values().cloned().collect();
         let of = |sandbox: &Arc<Sandbox>| -> Vec<(ContainerId, Labels)> {
@@ -344,7 +343,7 @@ impl Runtime {
         self.find(id).map(|s| s.status())
     }
 
-    /// Whether a container is there and has not exited.
+    /// Whether a container exists and has not exited.
     pub fn is_alive(&self, id: &ContainerId) -> bool {
         let Some(sandbox) = self.find(&id.sandbox) else { return false };
         let state = sandbox.state();
@@ -363,7 +362,7 @@ impl Runtime {
         self.find(id).ok_or_else(|| Error::NotFound(format!("sandbox {id}")))
     }
 
-    /// Runs kernel work that may block for a moment off the async threads.
+    /// Runs blocking kernel work off the async threads.
     async fn blocking<T: Send + 'static>(&self, act: impl FnOnce(&Inner) -> Result<T> + Send + 'static) -> Result<T> {
         let inner = self.0.clone();
         let done = tokio::task::spawn_blocking(move || act(&inner)).await;
@@ -380,7 +379,7 @@ fn check_name(what: &str, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Collects the errors of a teardown that goes on.
+/// Collects the errors of a teardown that continues.
 #[derive(Default)]
 struct Errors(Vec<Error>);
 

@@ -1,4 +1,4 @@
-//! The agent's connection to one shim: requests with their answers, and what the shim tells by itself.
+//! The agent's connection to one shim: requests with answers, and events.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -27,36 +27,36 @@ use podwright_sys::io;
 
 type Reply = (std::result::Result<Answer, Failure>, Vec<OwnedFd>);
 
-/// A live connection. It is dead when the shim is.
+/// A live connection. It ends with the shim.
 #[derive(Debug)]
 pub struct ShimClient {
     sandbox: String,
     socket: UnixStream,
-    /// Held while a frame is written: frames do not mix. What is left of one whose requester went away goes before the next.
+    /// Held while a frame is written: frames must not interleave. The rest of one whose requester was dropped goes before the next.
     writing: tokio::sync::Mutex<Vec<u8>>,
-    /// Of the protocol, as it is spoken here.
+    /// The protocol version in use.
     version: u8,
     next: AtomicU64,
     waiting: Mutex<Waiting>,
-    /// Whether requests may go: the shim has proven to be ours. Closed when it never will.
+    /// Whether requests may be sent: the shim has authenticated. Closed if it never will.
     trusted: watch::Receiver<bool>,
-    /// It was hung up on because of something that it has told by itself and that nobody takes.
+    /// It was disconnected because of an oversized event.
     missed: AtomicBool,
 }
 
-/// How long a shim may be silent. It never waits for anything: one that is silent for longer hangs, and is as good as dead.
+/// How long a shim may be silent. It never blocks: one that is silent for longer hangs, and is considered dead.
 pub const SILENCE: Duration = Duration::from_secs(10);
 
-/// How long a shim that is not silent may take for an answer: more than for a birth, which it ends itself.
+/// Time limit for an answer of a responsive shim: more than for a birth, which it limits itself.
 const ANSWER: Duration = BIRTH.saturating_add(Duration::from_secs(30));
 
-/// The same of a start, which may be asked for before the birth.
+/// The same for a start, which may be requested before the birth.
 const START: Duration = BIRTH.saturating_add(ANSWER);
 
-/// Descriptors that wait for their frame: those of one frame, and some that came with the next.
+/// Maximum descriptors waiting for their frame: those of one frame, and some of the next.
 const MAX_HELD: usize = 4 * io::MAX_FDS;
 
-/// The task that reads from a shim; dropping it lets go of the connection.
+/// The task that reads from a shim; dropping it closes the connection.
 #[derive(Debug)]
 pub struct Reader(tokio::task::JoinHandle<()>);
 
@@ -73,7 +73,7 @@ struct Waiting {
     dead: bool,
 }
 
-/// Connects, and waits where the queue of those who want to is full: a shim that hangs takes nobody out of it.
+/// Connects, waiting if the accept queue is full: a hanging shim does not accept.
 async fn reach(folder: &Path) -> std::io::Result<StdStream> {
     const AGAIN: Duration = Duration::from_millis(20);
     let folder = File::open(folder)?;
@@ -89,10 +89,9 @@ async fn reach(folder: &Path) -> std::io::Result<StdStream> {
 }
 
 impl ShimClient {
-    /// Connects to the shim that listens at `<folder>/s`. What it tells by itself goes to `messages`, which closes when
-    /// the shim is gone. `secret`: what it knows, and whether this is its first connection; none for shims of old agents.
-    /// `version`: of the protocol; a shim that does not speak it hangs up.
-    /// Errors: [`Error::Timeout`] where it takes nobody in for as long as it may be silent.
+    /// Connects to the shim at `<folder>/s`. Its events go to `messages`, which closes when the shim is gone. `secret`: the shared
+    /// secret, and whether this is the first connection; none for shims of old agents. `version`: of the protocol; a shim without
+    /// it closes the connection. Errors: [`Error::Timeout`] if it does not accept within [`SILENCE`].
     pub async fn connect(
         sandbox: &str,
         folder: &Path,
@@ -118,7 +117,7 @@ impl ShimClient {
         let greeting = secret.map(|(secret, first)| handshake::Agent::begin(secret, first)).transpose()?;
         let greeting = match greeting {
             Some((agent, opening)) => {
-                // A fresh socket has room for it.
+                // A new socket's buffer has room for it.
                 stream.write_all(&opening)?;
                 Some(Greeting { agent, first })
             }
@@ -139,8 +138,8 @@ impl ShimClient {
         Ok((client, reader))
     }
 
-    /// Asks, and waits for the answer. Errors: [`Error::ShimGone`], [`Error::Timeout`], or what the shim says. Whoever is silent
-    /// meanwhile is hung up on: so it is found gone, and what it looked after is killed.
+    /// Sends a request, and waits for the answer. Errors: [`Error::ShimGone`], [`Error::Timeout`], or the shim's error. A silent
+    /// shim is disconnected: it then counts as gone, and its processes are killed.
     pub async fn ask(&self, cause: &Cause, call: Call, fds: &[BorrowedFd<'_>]) -> Result<(Answer, Vec<OwnedFd>)> {
         let late = |after| Err(Error::Timeout(format!("the shim of sandbox {}", self.sandbox), after));
         let takes_time =
@@ -165,7 +164,7 @@ impl ShimClient {
         }
     }
 
-    /// Whether the shim answers anything at all.
+    /// Whether the shim responds at all.
     async fn speaks(&self, cause: &Cause) -> bool {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         tokio::time::timeout(SILENCE, self.ask_as(id, cause, Call::State, &[])).await.is_ok()
@@ -196,7 +195,7 @@ impl ShimClient {
         Ok((result.map_err(|f| error_of(f, &self.sandbox))?, fds))
     }
 
-    /// Registers for the exit code of an exec that is about to be asked for.
+    /// Registers for the exit code of an exec about to be requested.
     pub fn expect_exec(&self, exec: u64) -> oneshot::Receiver<i32> {
         let (tell, told) = oneshot::channel();
         let mut waiting = self.waiting();
@@ -210,7 +209,7 @@ impl ShimClient {
         self.waiting().execs.remove(&exec);
     }
 
-    /// Whether it has proven to be the shim.
+    /// Whether the shim has authenticated.
     pub fn is_trusted(&self) -> bool {
         *self.trusted.borrow()
     }
@@ -219,7 +218,7 @@ impl ShimClient {
         self.waiting().dead
     }
 
-    /// Whether it has said more than is known. What it knows is to be asked for over another connection.
+    /// Whether it has sent an oversized event. Its state must be queried over another connection.
     pub fn has_missed(&self) -> bool {
         self.missed.load(Ordering::Relaxed)
     }
@@ -232,7 +231,7 @@ impl ShimClient {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes a frame. Dropped half-way, it leaves none in pieces: the rest of what was begun goes first at the next time.
+    /// Writes a frame. If dropped midway, the rest of the frame is sent before the next one.
     async fn write(&self, frame: &[u8], fds: &[BorrowedFd<'_>]) -> std::io::Result<()> {
         let mut rest = self.writing.lock().await;
         self.write_rest(&mut rest).await?;
@@ -259,7 +258,7 @@ impl ShimClient {
     }
 }
 
-/// A reply that somebody waits for; one that comes later is dropped, and its descriptors with it.
+/// A reply being waited for; a later one is dropped, with its descriptors.
 struct Awaited<'a> {
     client: &'a ShimClient,
     id: u64,
@@ -280,21 +279,21 @@ fn error_of(failure: Failure, sandbox: &str) -> Error {
     }
 }
 
-/// A handshake under way. Whoever connects first has started the shim, and need not wait for its proof.
+/// A handshake in progress. On the first connection the agent has started the shim, and need not wait for its proof.
 #[derive(Debug)]
 struct Greeting {
     agent: handshake::Agent,
     first: bool,
 }
 
-/// The request that a message answers which begins so.
+/// The request id of a message that begins like this.
 fn answered(beginning: &[u8]) -> Option<u64> {
     let id = beginning.strip_prefix(br#"{"Reply":{"id":"#)?;
     let digits = id.iter().position(|byte| !byte.is_ascii_digit())?;
     std::str::from_utf8(&id[..digits]).ok()?.parse().ok()
 }
 
-/// Reads until the shim is gone, then wakes everyone who waits.
+/// Reads until the shim is gone, then wakes all waiters.
 async fn read_all(
     client: Arc<ShimClient>,
     mut greeting: Option<Greeting>,
@@ -340,14 +339,14 @@ async fn read_all(
             }
         }
     }
-    // Whoever is not spoken to any more is hung up on, and does not wait for what never comes.
+    // A disconnected peer must not wait for what never comes.
     let _ = rustix::net::shutdown(&client.socket, rustix::net::Shutdown::Both);
     let mut waiting = client.waiting();
     *waiting = Waiting { dead: true, ..Waiting::default() };
 }
 
 impl ShimClient {
-    /// Takes the shim's proof, once it has come, and gives ours where it waits for that.
+    /// Checks the shim's proof once received, and sends ours if it waits for that.
     async fn greet(
         &self,
         greeting: &mut Option<Greeting>,
@@ -366,8 +365,8 @@ impl ShimClient {
         Ok(())
     }
 
-    /// Whoever waits for an answer that is too long gets an error; the shim is none the worse. What is no answer nobody asks for a
-    /// second time: `false`, and it is missed.
+    /// An oversized answer fails its request only. An oversized event cannot be requested again: returns `false`, and records it as
+    /// missed.
     fn refuse(&self, beginning: &[u8], length: usize) -> bool {
         let Some(id) = answered(beginning) else {
             tracing::error!(

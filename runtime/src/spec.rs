@@ -1,4 +1,4 @@
-//! What a caller asks for, and the states it is told: the words of this crate's API.
+//! Specifications and states: the types of this crate's API.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,23 +15,23 @@ pub use podwright_sys::users::IdRange;
 
 use crate::owner::{Owner, Owners};
 
-/// Labels and annotations: found again by [`Runtime::list`](crate::Runtime::list), also after a restart.
+/// Labels and annotations: returned by [`Runtime::list`](crate::Runtime::list), also after a restart.
 pub type Labels = BTreeMap<String, String>;
 
-/// Where a runtime keeps its things. Two runtimes may share a machine if all folders and `cgroup_root` differ.
+/// A runtime's paths. Two runtimes may share a machine if all folders and `cgroup_root` differ.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Durable: records of sandboxes and containers, exit codes, writable layers.
+    /// Persistent: records of sandboxes and containers, exit codes, writable layers.
     pub state_dir: PathBuf,
-    /// Lives until reboot: sockets of shims, the sandboxes' `/dev/shm`.
+    /// Kept until reboot: sockets of shims, the sandboxes' `/dev/shm`.
     pub run_dir: PathBuf,
-    /// The runtime's own subtree below the cgroup v2 mount, as `/podwright`.
+    /// The runtime's own subtree below the cgroup v2 mount, such as `/podwright`.
     pub cgroup_root: PathBuf,
-    /// The `podwright-shim` binary. It is read once, at open.
+    /// The `podwright-shim` binary. Read once, on open.
     pub shim: PathBuf,
-    /// How long a process may take to be born, and then to be executed, at most [`BIRTH`](crate::BIRTH).
+    /// Time limit for a process's birth, and then for its execution, at most [`BIRTH`](crate::BIRTH).
     pub birth_timeout: Duration,
-    /// Who is asked whose a sandbox is whose record is lost.
+    /// Provides the owner of a sandbox whose record is lost.
     pub owners: Owners,
 }
 
@@ -40,7 +40,7 @@ pub struct Config {
 pub struct SandboxSpec {
     /// Unique on this runtime; letters, digits, `-`, `_`, `.`; at most 128. (A Pod's uid and sandbox attempt.)
     pub id: String,
-    /// Empty: the host's (for host network). Cut by nobody: at most 64 bytes.
+    /// Empty: the host's (for host network). At most 64 bytes.
     #[serde(default)]
     pub hostname: String,
     #[serde(default)]
@@ -50,36 +50,36 @@ pub struct SandboxSpec {
     /// Use the host's IPC namespace.
     #[serde(default)]
     pub host_ipc: bool,
-    /// The ids that its containers' users are on the host, in a user namespace of its own. `None`: the host's user namespace.
-    /// Errors when it cannot be had: see [`Runtime::user_namespaces`](crate::Runtime::user_namespaces).
+    /// The host ids of its containers' users, in its own user namespace. `None`: the host's user namespace. Fails if not supported:
+    /// see [`Runtime::user_namespaces`](crate::Runtime::user_namespaces).
     #[serde(default)]
     pub users: Option<IdRange>,
-    /// Sysctls of its own namespaces, as `net.core.somaxconn` -> `1024`; see [`crate::sysctl`].
+    /// Sysctls of its own namespaces, such as `net.core.somaxconn` -> `1024`; see [`crate::sysctl`].
     #[serde(default)]
     pub sysctls: BTreeMap<String, String>,
-    /// Made with all its parents.
+    /// Created with all its parents.
     pub cgroup: CgroupName,
     /// Limits of the sandbox as a whole.
     #[serde(default)]
     pub resources: Resources,
     #[serde(default)]
     pub labels: Labels,
-    /// Any text that the caller wants to find again (the Pod as admitted).
+    /// Any text to be stored for the caller (the admitted Pod).
     #[serde(default)]
     pub annotation: String,
-    /// With whom it shares the turns in which what its containers have left is removed (the Pod's namespace); see
-    /// [`crate::removals`]. Small letters, digits and `-`. Empty: with all of whom nothing is known.
+    /// The owner for whom leftovers of its containers are deleted in turns (the Pod's namespace); see [`crate::removals`].
+    /// Lower-case letters, digits and `-`. Empty: shared by all unknown owners.
     #[serde(default)]
     pub owner: String,
 }
 
 impl SandboxSpec {
-    /// Whose its folder is.
+    /// The owner of its folder.
     pub(crate) fn owner(&self) -> Owner {
         Owner::new(&self.owner, self.users)
     }
 
-    /// A sandbox with a network of its own, and nothing else asked for.
+    /// A sandbox with its own network and default settings.
     pub fn new(id: impl Into<String>, cgroup: CgroupName) -> SandboxSpec {
         SandboxSpec {
             id: id.into(),
@@ -98,19 +98,19 @@ impl SandboxSpec {
     }
 }
 
-/// A cgroup below a runtime's root, as `burstable/pod6f1c`. Never the root itself and never outside of it: so nobody kills
-/// or removes more than one sandbox by a name that is missing or torn.
+/// A cgroup below a runtime's root, such as `burstable/pod6f1c`. Never the root itself or outside it: so a missing or torn name
+/// cannot kill or remove more than one sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "PathBuf", into = "PathBuf")]
 pub struct CgroupName(PathBuf);
 
 impl CgroupName {
-    /// The cgroup of this name right below the root. What would make a path of the name is taken out of it.
+    /// The cgroup of this name directly below the root. Path syntax in the name is removed.
     pub fn new(name: &str) -> CgroupName {
         CgroupName(file_name(name).into())
     }
 
-    /// The cgroup of this name right below this one.
+    /// The cgroup of this name directly below this one.
     pub fn child(&self, name: &str) -> CgroupName {
         CgroupName(self.0.join(file_name(name)))
     }
@@ -142,11 +142,11 @@ impl From<CgroupName> for PathBuf {
     }
 }
 
-/// Which network namespace a sandbox has.
+/// The network namespace of a sandbox.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Network {
-    /// A new one, with `lo` up and nothing else; see [`Runtime::netns`](crate::Runtime::netns).
+    /// A new one, with only `lo` up; see [`Runtime::netns`](crate::Runtime::netns).
     #[default]
     New,
     /// The one the agent runs in.
@@ -155,7 +155,7 @@ pub enum Network {
     Path(PathBuf),
 }
 
-/// cgroup v2 settings. What is `None` keeps the kernel's default.
+/// cgroup v2 settings. `None` keeps the kernel's default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Resources {
@@ -163,7 +163,7 @@ pub struct Resources {
     pub cpu_weight: Option<u64>,
     /// cpu.max: microseconds per `cpu_period_us`.
     pub cpu_quota_us: Option<u64>,
-    /// Microseconds; 100,000 if not given.
+    /// Microseconds; 100,000 by default.
     pub cpu_period_us: Option<u64>,
     /// memory.max in bytes.
     pub memory_max: Option<u64>,
@@ -175,18 +175,18 @@ pub struct Resources {
     pub memory_min: Option<u64>,
     /// memory.swap.max in bytes.
     pub memory_swap_max: Option<u64>,
-    /// memory.oom.group: an OOM kill takes the whole cgroup.
+    /// memory.oom.group: an OOM kill affects the whole cgroup.
     pub oom_group: Option<bool>,
     /// pids.max
     pub pids_max: Option<u64>,
-    /// Page size as `2MB` -> bytes.
+    /// Page size such as `2MB` -> bytes.
     pub hugetlb: BTreeMap<String, u64>,
-    /// Any other file of the cgroup -> its text.
+    /// Any other file of the cgroup -> its content.
     pub unified: BTreeMap<String, String>,
 }
 
 impl Resources {
-    /// These, with what `other` sets in their place.
+    /// These settings, overridden by those of `other`.
     pub fn with(mut self, other: &Resources) -> Resources {
         fn set<T: Clone>(mine: &mut Option<T>, theirs: &Option<T>) {
             if theirs.is_some() {
@@ -249,38 +249,37 @@ impl FromStr for ContainerId {
 
 /// A container to create.
 ///
-/// Of the OCI spec these are honoured: `process` (all but selinux, ioPriority, scheduler; `rlimits: None` keeps the
-/// agent's), `root.readonly`, `mounts`, `linux.{maskedPaths,readonlyPaths,seccomp,devices}`,
-/// `linux.resources.devices` (see [`crate::devices`]; none given: only what harms nobody). Namespaces are the
-/// sandbox's; hostname and sysctls too. A mount's options are upstream's (`rbind`, `rro`, `rslave`, `rshared`, ...), and runc's
-/// `idmap` and `ridmap`: a bind whose files belong inside to whom they belong on the host (0 to 0), whatever range
-/// [`SandboxSpec::users`] is. Without `users` they change nothing.
-/// What is not among the mounts is added: `/dev` with its standard nodes, `/dev/pts`, `/dev/mqueue` (unless `/dev` is a
-/// bind), and `/dev/shm`, which is the sandbox's. HOME, PATH, HOSTNAME and TERM are set where nobody says.
+/// Supported parts of the OCI spec: `process` (except selinux, ioPriority, scheduler; `rlimits: None` keeps the agent's),
+/// `root.readonly`, `mounts`, `linux.{maskedPaths,readonlyPaths,seccomp,devices}`, `linux.resources.devices` (see
+/// [`crate::devices`]; by default only harmless ones). Namespaces are the sandbox's, as are hostname and sysctls. Mount options are
+/// upstream's (`rbind`, `rro`, `rslave`, `rshared`, ...), and runc's `idmap` and `ridmap`: a bind whose files have the same owners
+/// inside as on the host (0 to 0), whatever range [`SandboxSpec::users`] is. Without `users` they have no effect. Missing mounts
+/// are added: `/dev` with its standard nodes, `/dev/pts`, `/dev/mqueue` (unless `/dev` is a bind), and the sandbox's `/dev/shm`.
+/// HOME, PATH, HOSTNAME and TERM are set if missing.
 #[derive(Clone, Debug)]
 pub struct ContainerSpec {
     pub id: ContainerId,
-    /// A container of the same sandbox whose PID namespace this one joins, where containers have one each. It must run.
+    /// A container of the same sandbox whose PID namespace this one joins, if containers have one each. It must be running.
     pub pid_of: Option<ContainerId>,
     pub oci: oci_spec::runtime::Spec,
     pub rootfs: Rootfs,
-    /// Where its output goes, in CRI's format; its folder is made. `None`: nowhere.
+    /// The log for its output, in CRI's format; its folder is created. `None`: discarded.
     pub log: Option<LogSpec>,
     /// Keep stdin open for attach.
     pub stdin: bool,
-    /// Close stdin when the first attached stream ends it.
+    /// Close stdin when the first attached stream ends.
     pub stdin_once: bool,
     pub resources: Resources,
     pub labels: Labels,
-    /// Any text that the caller wants to find again: [`Runtime::annotation`](crate::Runtime::annotation).
+    /// Any text to be stored for the caller: [`Runtime::annotation`](crate::Runtime::annotation).
     pub annotation: String,
 }
 
-/// What a container's `/` is.
+/// The root filesystem of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Rootfs {
-    /// An overlay of these folders, the image's lowest layer first; the writable layer is the runtime's.
+    /// An overlay of these folders, the image's lowest layer first; the runtime provides the writable layer.
     Layers(Vec<PathBuf>),
     /// This folder itself.
     Dir(PathBuf),
@@ -298,7 +297,7 @@ pub enum SandboxState {
 pub struct SandboxStatus {
     pub spec: SandboxSpec,
     pub state: SandboxState,
-    /// Of `pause`, in the agent's PID namespace; 0 when gone.
+    /// The pid of `pause`, in the agent's PID namespace; 0 when gone.
     pub pid: u32,
     pub created: Timestamp,
     pub containers: Vec<ContainerStatus>,
@@ -316,26 +315,26 @@ pub enum ContainerState {
 pub struct ContainerStatus {
     pub id: ContainerId,
     pub state: ContainerState,
-    /// Of its first process, in the agent's PID namespace; 0 unless created or running.
+    /// The pid of its first process, in the agent's PID namespace; 0 unless created or running.
     pub pid: u32,
     pub created: Timestamp,
     pub started: Option<Timestamp>,
     pub exit: Option<Exit>,
     pub labels: Labels,
     pub log: Option<LogSpec>,
-    /// Limits that this host cannot enforce (cgroup files it does not have). Known to the agent that created it.
+    /// Limits that this host cannot enforce (missing cgroup files). Only known to the agent that created it.
     #[serde(default)]
     pub unenforced: Vec<String>,
 }
 
-/// Something happened by itself. Sent after it was made durable.
+/// An unrequested change. Sent after it was recorded durably.
 #[derive(Clone, Debug)]
 pub enum Event {
     ContainerExited {
         id: ContainerId,
         exit: Exit,
     },
-    /// The sandbox became [`SandboxState::NotReady`] without being asked to.
+    /// The sandbox became [`SandboxState::NotReady`] without a request.
     SandboxGone {
         id: String,
     },
@@ -348,14 +347,14 @@ pub struct ExecSpec {
     pub process: oci_spec::runtime::Process,
     /// Applied as for the container; `None`: no filter.
     pub seccomp: Option<oci_spec::runtime::LinuxSeccomp>,
-    /// Give it a stdin (else /dev/null).
+    /// Provide stdin (otherwise /dev/null).
     pub stdin: bool,
     /// Terminal size as (columns, rows), with `process.terminal`.
     pub size: Option<(u16, u16)>,
 }
 
-/// Streams of a process: our ends of its pipes, non-blocking, so that backpressure is the kernel's. With a terminal
-/// `stdin` and `stdout` are the same pty and there is no `stderr`; reading it gives EIO at the end (take it as EOF).
+/// Streams of a process: our ends of its pipes, non-blocking, so that backpressure is the kernel's. With a terminal `stdin` and
+/// `stdout` are the same pty and there is no `stderr`; reading returns EIO at the end (treat it as EOF).
 #[derive(Debug, Default)]
 pub struct Streams {
     pub stdin: Option<OwnedFd>,
@@ -363,11 +362,11 @@ pub struct Streams {
     pub stderr: Option<OwnedFd>,
 }
 
-/// What [`Runtime::exec_sync`](crate::Runtime::exec_sync) gives.
+/// The result of [`Runtime::exec_sync`](crate::Runtime::exec_sync).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExecOutput {
     pub code: i32,
-    /// The first 16 KiB (more is read and dropped).
+    /// The first 16 KiB (the rest is read and discarded).
     pub stdout: Vec<u8>,
     pub stderr: Vec<u8>,
 }
@@ -379,14 +378,13 @@ pub struct Stats {
     pub cpu_usage_us: Option<u64>,
     /// memory.current, bytes.
     pub memory_current: Option<u64>,
-    /// memory.current less inactive file pages, as kubelet counts: bytes. Where the controller is missing: what the processes
-    /// have resident.
+    /// memory.current without inactive file pages, as in kubelet: bytes. Without the controller: the processes' resident memory.
     pub memory_working_set: Option<u64>,
     pub pids: Option<u64>,
     pub oom_kills: Option<u64>,
 }
 
-/// Counters as they were read at a moment.
+/// Counters at a point in time.
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
     pub at: Instant,
@@ -396,12 +394,12 @@ pub struct Usage {
     pub memory: u64,
 }
 
-/// What [`Runtime::usage`](crate::Runtime::usage) gives.
+/// The result of [`Runtime::usage`](crate::Runtime::usage).
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
-    /// `None`: `/proc` does not tell.
+    /// `None`: not available in `/proc`.
     pub machine: Option<Usage>,
-    /// Those that run.
+    /// The running ones.
     pub containers: Vec<RunningUsage>,
 }
 

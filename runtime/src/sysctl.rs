@@ -1,6 +1,6 @@
-//! The sysctls that the kernel keeps per namespace: all others belong to the host, and no sandbox sets them. Pure.
+//! The namespaced sysctls: all others belong to the host, and sandboxes cannot set them. Pure.
 //!
-//! Upstream: `k8s.io/component-helpers/node/util/sysctl`; `man 5 sysctl.d` for the two ways to write a name.
+//! Upstream: `k8s.io/component-helpers/node/util/sysctl`; `man 5 sysctl.d` for the two notations of a name.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::spec::{IdRange, Network, SandboxSpec};
 use crate::{Error, Result};
 
-/// The namespace that keeps a sysctl.
+/// The namespace of a sysctl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Namespace {
     Ipc,
@@ -16,7 +16,7 @@ pub enum Namespace {
 }
 
 impl Namespace {
-    /// Upstream's word.
+    /// Upstream's name.
     pub fn as_str(self) -> &'static str {
         match self {
             Namespace::Ipc => "IPC",
@@ -25,7 +25,7 @@ impl Namespace {
     }
 }
 
-/// What the kernel keeps per namespace: a whole name, or with a `*` all names that begin so.
+/// Namespaced sysctls: a full name, or a prefix ending in `*`.
 const NAMESPACED: [(&str, Namespace); 5] = [
     ("kernel.sem", Namespace::Ipc),
     ("kernel.shm*", Namespace::Ipc),
@@ -34,14 +34,14 @@ const NAMESPACED: [(&str, Namespace); 5] = [
     ("net.*", Namespace::Net),
 ];
 
-/// The namespace that keeps the sysctl `name`, written with dots; `None`: the whole host has one.
+/// The namespace of the sysctl `name`, written with dots; `None`: it belongs to the whole host.
 pub fn namespace(name: &str) -> Option<Namespace> {
     let is_it = |pattern: &str| pattern.strip_suffix('*').map_or(pattern == name, |prefix| name.starts_with(prefix));
     NAMESPACED.iter().find(|(pattern, _)| is_it(pattern)).map(|(_, namespace)| *namespace)
 }
 
-/// A name in its form with dots. Whichever of `.` and `/` comes first separates its parts; the other one stands for itself
-/// within a part: `net/ipv4/conf/eth0.1/forwarding` is `net.ipv4.conf.eth0/1.forwarding`.
+/// A name in dot notation. The first of `.` and `/` is the separator; the other one is literal: `net/ipv4/conf/eth0.1/forwarding`
+/// is `net.ipv4.conf.eth0/1.forwarding`.
 pub fn dotted(name: &str) -> Cow<'_, str> {
     match name.find(['.', '/']).map(|at| name.as_bytes()[at]) {
         Some(b'/') => Cow::Owned(swapped(name)),
@@ -58,7 +58,7 @@ fn swapped(name: &str) -> String {
     name.chars().map(swap).collect()
 }
 
-/// The file of a sysctl, below `/proc`. Error: a name whose parts could lead anywhere else.
+/// The file of a sysctl, below `/proc`. Fails for a name that would lead elsewhere.
 pub fn path(name: &str) -> Result<PathBuf> {
     let below = swapped(&dotted(name));
     let is_plain = |part: &str| !part.is_empty() && !part.starts_with('.') && !part.contains('\0');
@@ -68,18 +68,17 @@ pub fn path(name: &str) -> Result<PathBuf> {
     }
 }
 
-/// The one that has ids of groups, which the kernel takes as whoever writes or reads them has them.
+/// Contains group ids, which the kernel translates to the user namespace of the reader or writer.
 const GROUPS: &str = "net/ipv4/ping_group_range";
 
-/// The files to write for a sandbox, in the order of their names, each with its text.
+/// The files to write for a sandbox, sorted by name, with their contents.
 ///
-/// Error: a sysctl that is the host's, or is kept by a namespace that the sandbox shares with the host.
+/// Fails for a sysctl of the host, or of a namespace that the sandbox shares with the host.
 pub fn files(sandbox: &SandboxSpec) -> Result<Vec<(PathBuf, String)>> {
     sandbox.sysctls.iter().map(|(name, value)| Ok((own(name, sandbox)?, value.clone()))).collect()
 }
 
-/// These as whoever is outside of the sandbox's user namespace reads and writes them: groups of a sandbox with users of its own are
-/// others there.
+/// The contents as read and written outside the sandbox's user namespace, where its groups have other ids.
 pub fn from_outside(files: Vec<(PathBuf, String)>, users: Option<IdRange>) -> Vec<(PathBuf, String)> {
     let Some(users) = users else { return files };
     let id = |word: &str| word.parse().ok().filter(|id: &u32| *id < users.size).map(|id| users.host + id);

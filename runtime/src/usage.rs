@@ -1,14 +1,14 @@
-//! What the machine as a whole uses, and what processes have in memory where no controller counts it.
+//! The machine's total usage, and processes' memory without a memory controller.
 
 use std::fs;
 use std::time::Instant;
 
 use crate::spec::Usage;
 
-/// The unit of `/proc/stat`: `USER_HZ` is 100 on every architecture that we build for.
+/// The unit of `/proc/stat`: `USER_HZ` is 100 on every supported architecture.
 const TICK_US: u64 = 10_000;
 
-/// The machine's CPU time and working set, as `/proc` tells them; `None`: it does not.
+/// The machine's CPU time and working set, from `/proc`; `None`: not available.
 pub fn machine() -> Option<Usage> {
     let at = Instant::now();
     let stat = fs::read_to_string("/proc/stat").ok()?;
@@ -17,10 +17,10 @@ pub fn machine() -> Option<Usage> {
     Some(Usage { at, cpu_us, memory })
 }
 
-/// The fields of `/proc/stat` in which CPUs work: user, nice, system, irq and softirq. Guests are in user.
+/// The busy fields of `/proc/stat`: user, nice, system, irq and softirq. Guest time is included in user.
 pub const BUSY: [usize; 5] = [0, 1, 2, 5, 6];
 
-/// What all CPUs together have spent in these fields, in microseconds.
+/// The time of all CPUs in these fields, in microseconds.
 pub fn busy_us(stat: &str, of: &[usize]) -> Option<u64> {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let fields: Vec<u64> = line.split_whitespace().map_while(|field| field.parse().ok()).collect();
@@ -28,24 +28,24 @@ pub fn busy_us(stat: &str, of: &[usize]) -> Option<u64> {
     Some(ticks.saturating_mul(TICK_US))
 }
 
-/// Memory in use less inactive file pages, in bytes, as kubelet counts it for the machine.
+/// Memory in use without inactive file pages, in bytes, as kubelet computes it for the machine.
 pub fn working_set(meminfo: &str) -> Option<u64> {
     let used = kib(meminfo, "MemTotal")?.saturating_sub(kib(meminfo, "MemFree")?);
     Some(used.saturating_sub(kib(meminfo, "Inactive(file)").unwrap_or(0)) * 1024)
 }
 
-/// The number of a line `name:  123 kB`.
+/// The number in a line `name:  123 kB`.
 pub fn kib(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// The bytes that processes have resident, each by itself: pages that several share count several times.
+/// The resident bytes of processes, summed: shared pages count several times.
 pub fn resident(pids: &[u32]) -> u64 {
     resident_as(pids, "VmRSS")
 }
 
-/// The same of one kind of pages: `RssAnon`, `RssFile` (proc_pid_status(5)).
+/// The same for one kind of pages: `RssAnon`, `RssFile` (proc_pid_status(5)).
 pub fn resident_as(pids: &[u32], kind: &str) -> u64 {
     let kib = |pid: &u32| kib(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, kind);
     pids.iter().filter_map(kib).sum::<u64>() * 1024

@@ -1,4 +1,4 @@
-//! The AppArmor profile of a container: which one it asks for, which one it gets, and that this machine has it.
+//! The AppArmor profile of a container: which one it requests, which one it gets, and whether this machine has it.
 
 use k8s_openapi::api::core::v1::{AppArmorProfile, Container, Pod};
 use podwright_runtime::app_armor::{self, DEFAULT};
@@ -9,40 +9,40 @@ use super::{
 };
 use podwright_api::app_armor::{ANNOTATION, Profile};
 
-/// Why a node cannot confine a Pod as it asks.
+/// Why a node cannot confine a Pod as requested.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AppArmorError {
     #[error("AppArmor is not enabled on the host")]
     Disabled,
-    /// The one that is `RuntimeDefault`, and why it could not be loaded.
+    /// The profile behind `RuntimeDefault` and why it could not be loaded.
     #[error("the profile {DEFAULT} is not loaded: {0}")]
     NotLoaded(String),
-    /// With what stands before the name.
+    /// The prefix before the missing name.
     #[error("invalid empty AppArmor profile name: {0:?}")]
     EmptyName(String),
 }
 
-/// What a node can give; where it cannot, why.
+/// What a node can provide, or why it cannot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppArmor {
-    /// Whether its kernel confines at all.
+    /// Whether the kernel supports AppArmor at all.
     pub host: Result<(), AppArmorError>,
-    /// Whether it has the profile that is `RuntimeDefault`.
+    /// Whether the `RuntimeDefault` profile is loaded.
     pub default: Result<(), AppArmorError>,
 }
 
 impl AppArmor {
-    /// What is there below a hollow node: everything.
+    /// For a hollow node: everything is available.
     pub fn hollow() -> AppArmor {
         AppArmor { host: Ok(()), default: Ok(()) }
     }
 
-    /// On a host whose kernel does not confine by it.
+    /// For a host whose kernel does not use AppArmor.
     pub fn disabled() -> AppArmor {
         AppArmor { host: Err(AppArmorError::Disabled), default: Err(AppArmorError::Disabled) }
     }
 
-    /// This machine's, which is made to have the default profile if that is possible.
+    /// This machine's support; loads the default profile if possible.
     pub async fn of_host() -> AppArmor {
         if !app_armor::is_enabled() {
             return AppArmor::disabled();
@@ -61,12 +61,12 @@ impl AppArmor {
         AppArmor { host: Ok(()), default }
     }
 
-    /// The profile that a container gets, by name. `sets`: whether its sandbox's shim sets profiles; one of an earlier release
-    /// does not.
+    /// The name of the profile that a container gets. `sets`: whether its sandbox's shim can set profiles; shims of earlier
+    /// releases cannot.
     ///
     /// # Errors
     ///
-    /// It asks for one that is not to be had, or nobody can say which there are.
+    /// It requests a profile that is not available, or the loaded profiles cannot be read.
     pub async fn provide(&self, pod: &Pod, container: &Container, sets: bool) -> Result<Option<String>, ActionError> {
         let failed = |why: String| {
             ActionError::new(Reason::CreateContainerError, format!("failed to generate apparmor spec opts: {why}"))
@@ -79,7 +79,7 @@ impl AppArmor {
                 false => Err(failed(format!("apparmor profile not found {name}"))),
             },
             Decision::Default => {
-                // Somebody may have removed what nothing on the disk tells of, as aa-remove-unknown(8) does.
+                // The profile may have been unloaded since, for example by aa-remove-unknown(8), as no file on disk defines it.
                 if !app_armor::is_loaded(DEFAULT).map_err(unread)? {
                     app_armor::load().await.map_err(failed)?;
                 }
@@ -88,8 +88,8 @@ impl AppArmor {
         }
     }
 
-    /// What an admitted container runs under, as containerd has it: who asks for nothing gets the default profile where that is
-    /// to be had, but for privileged ones.
+    /// The profile an admitted container runs under, as in containerd: containers that request none get the default profile if
+    /// available, except privileged ones.
     pub fn decide<'a>(&self, pod: &'a Pod, container: &'a Container, sets: bool) -> Decision<'a> {
         match asked(pod, container) {
             Some(Profile::Unconfined) => Decision::Unconfined,
@@ -100,11 +100,11 @@ impl AppArmor {
         }
     }
 
-    /// Whether the node gives all that the Pod asks for.
+    /// Checks that the node provides what the Pod requests.
     ///
     /// # Errors
     ///
-    /// The Pod must be confined, and the kernel does not, has no default profile, or is given no name of one.
+    /// The Pod must be confined, and the kernel cannot, the default profile is missing, or the profile's name is empty.
     pub fn admit(&self, pod: &Pod) -> Result<(), AppArmorError> {
         if !is_required(pod) {
             return Ok(());
@@ -127,11 +127,11 @@ impl AppArmor {
 pub enum Decision<'a> {
     Unconfined,
     Default,
-    /// One of the host's.
+    /// A profile of the host.
     Localhost(&'a str),
 }
 
-/// Whether a Pod can run only where there is AppArmor.
+/// Whether a Pod can only run where AppArmor is available.
 fn is_required(pod: &Pod) -> bool {
     let of_pod = pod.spec().security_context.as_ref().and_then(|c| c.app_armor_profile.as_ref());
     let parts = pod.parts();
@@ -142,7 +142,7 @@ fn is_required(pod: &Pod) -> bool {
     profiles.any(|profile| profile.type_ != "Unconfined") || annotated.any(|value| !matches!(value, "" | "unconfined"))
 }
 
-/// What a container asks for. Upstream's `GetProfile`: static Pods' annotations may have no fields beside them.
+/// The profile a container requests. Follows upstream's `GetProfile`: the annotations of static Pods may lack the matching fields.
 fn asked<'a>(pod: &'a Pod, container: &'a Container) -> Option<Profile<'a>> {
     let field = |profile: &'a AppArmorProfile| Profile::of_field(&profile.type_, profile.localhost_profile.as_deref());
     let own = container.security_context.as_ref().and_then(|c| c.app_armor_profile.as_ref());

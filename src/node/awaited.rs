@@ -1,4 +1,4 @@
-//! The claims that Pods of this node wait for, and whose turn it is to be looked at.
+//! The claims that Pods of this node wait for, and the order in which they are polled.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -9,16 +9,16 @@ use tokio::time::Instant;
 
 use podwright_client::Key;
 
-/// How often claims are looked at.
+/// The interval at which claims are polled.
 pub const AWAIT: Duration = Duration::from_secs(1);
-/// So many of one namespace each time: whoever waits for hundreds waits longer, and nobody else does.
+/// Claims polled per namespace each time: a namespace waiting for hundreds waits longer, without delaying others.
 const EACH: usize = 8;
-/// So often is one looked at each time.
+/// How many times a claim is polled at the full rate.
 const OFTEN: u32 = 120;
-/// And then now and then, for as long as its Pod wants it.
+/// The interval after that, for as long as its Pod wants it.
 const RARELY: Duration = Duration::from_secs(10);
-/// So long after its Pod has last wanted one it is forgotten: longer than any pause between two tries, also where a Pod tries each of a
-/// thousand volumes every four seconds.
+/// A claim is forgotten this long after its Pod last wanted it: longer than any pause between two tries, even where a Pod tries
+/// each of a thousand volumes every four seconds.
 const WANTED: Duration = Duration::from_secs(7200);
 /// At most so many names of one namespace are kept, more than its Pods on a node may have volumes: Pods come and go, and their claims'
 /// names with them. Then the one that was wanted least recently is forgotten; its Pod finds it by itself when it tries again.
@@ -31,25 +31,25 @@ pub struct Awaited(BTreeMap<String, Claims>);
 #[derive(Default)]
 struct Claims {
     all: BTreeMap<String, Claim>,
-    /// Whoever has waited longest is first.
+    /// The longest waiting is first.
     queue: VecDeque<String>,
 }
 
 struct Claim {
-    /// How often it has been looked at: trying again does not begin anew.
+    /// How often it was polled; a retry does not reset it.
     looks: u32,
     due: Instant,
-    /// When its Pod has last wanted it.
+    /// When its Pod last wanted it.
     wanted: Instant,
 }
 
 impl Awaited {
-    /// Whether nobody waits for any.
+    /// Whether no claim is awaited.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// A Pod wants it, and it was not bound.
+    /// Records that a Pod wants a claim that is not bound yet.
     pub fn want(&mut self, key: Key, now: Instant) {
         let claims = self.0.entry(key.namespace).or_default();
         if let Some(claim) = claims.all.get_mut(&key.name) {
@@ -63,7 +63,7 @@ impl Awaited {
         claims.all.insert(key.name, Claim { looks: 0, due: now, wanted: now });
     }
 
-    /// It is bound. Whether somebody has waited for it.
+    /// Removes a claim that is bound. Returns whether it was awaited.
     pub fn remove(&mut self, key: &Key) -> bool {
         let Some(claims) = self.0.get_mut(&key.namespace) else { return false };
         let was_wanted = claims.all.remove(&key.name).is_some();
@@ -72,7 +72,7 @@ impl Awaited {
         was_wanted
     }
 
-    /// The claims to be looked at now, by namespace.
+    /// The claims to poll now, by namespace.
     pub fn turns(&mut self, now: Instant) -> Vec<Vec<Key>> {
         for claims in self.0.values_mut() {
             claims.all.retain(|_, claim| now.saturating_duration_since(claim.wanted) < WANTED);

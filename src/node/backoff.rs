@@ -1,4 +1,4 @@
-//! Upstream's back-off: doubling from a first delay to a longest one, forgotten after twice the longest without trouble.
+//! Upstream's back-off: doubles from an initial delay to a maximum, and resets after twice the maximum without failures.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 pub const FIRST: Duration = Duration::from_secs(10);
 pub const LONGEST: Duration = Duration::from_secs(300);
 
-/// The longest wait after a failure of one of a Pod's steps.
+/// The longest wait after one of a Pod's steps failed.
 pub const LONGEST_STEP: Duration = Duration::from_secs(122);
 
-/// When to try a step again that has failed so often before: after 0.5 s, 1 s, 2 s ... 2 min, as upstream's volume operations.
+/// When to retry a step that has failed this often: after 0.5 s, 1 s, 2 s ... 2 min, as upstream's volume operations.
 pub fn retry_step(failures: u32, now: Timestamp) -> Timestamp {
     later(now, Duration::from_millis(500 << failures.min(8)).min(LONGEST_STEP))
 }
@@ -20,7 +20,7 @@ pub fn retry_step(failures: u32, now: Timestamp) -> Timestamp {
 /// The back-off of one thing that keeps failing. Small enough to travel in a container's labels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Backoff {
-    /// The delay that the next trouble costs; zero before the first.
+    /// The delay after the next failure; zero before the first.
     delay: Duration,
     /// When `delay` was last raised.
     raised: Option<Timestamp>,
@@ -31,7 +31,7 @@ impl Backoff {
         self.delay
     }
 
-    /// When the thing may be tried again after its trouble at `event`; `None`: now.
+    /// When to retry after the failure at `event`; `None`: now.
     pub fn until(&self, event: Timestamp, now: Timestamp) -> Option<Timestamp> {
         let raised = self.raised?;
         if expired(event, raised) {
@@ -40,7 +40,7 @@ impl Backoff {
         pause(Some(later(event, self.delay)), LONGEST, now)
     }
 
-    /// Counts one more trouble, which was at `event`.
+    /// Counts one more failure, at `event`.
     pub fn raise(&mut self, event: Timestamp, now: Timestamp) {
         self.delay = match self.raised {
             Some(raised) if !expired(event, raised) => (self.delay * 2).clamp(FIRST, LONGEST),
@@ -57,7 +57,7 @@ impl Backoff {
         }
     }
 
-    /// The inverse of [`Backoff::to_label`]; anything else is no back-off.
+    /// The inverse of [`Backoff::to_label`]; anything else means no back-off.
     pub fn from_label(label: &str) -> Backoff {
         let parse = || {
             let (delay, raised) = label.split_once('.')?;
@@ -68,19 +68,18 @@ impl Backoff {
     }
 }
 
-/// Whether trouble at `event` is so late after the last raise that it counts as the first again. What is as far before it came later
-/// too, after the clock was set back.
+/// Whether a failure at `event` is so long after the last raise that the back-off starts over. Also true if it is that far before
+/// it: the clock was set back.
 fn expired(event: Timestamp, raised: Timestamp) -> bool {
     event.duration_since(raised).unsigned_abs() > LONGEST * 2
 }
 
-/// When a pause ends that lasts at most so long; `None` where it has. An end that lies farther ahead was set before the clock was set
-/// back.
+/// The end of a pause that lasts at most `most`; `None` if it is over. An end farther ahead was set before the clock was set back.
 pub fn pause(until: Option<Timestamp>, most: Duration, now: Timestamp) -> Option<Timestamp> {
     until.filter(|until| now < *until && *until <= later(now, most))
 }
 
-/// `at + by`, within what a timestamp can hold.
+/// `at + by`, clamped to the range of a timestamp.
 pub fn later(at: Timestamp, by: Duration) -> Timestamp {
     at.checked_add(by).unwrap_or(Timestamp::MAX)
 }

@@ -1,4 +1,4 @@
-//! The conditions of a Pod's status, worded as upstream words them. Those of other owners stay as they are.
+//! The conditions of a Pod's status, in upstream's words. Conditions of other owners are kept.
 
 use std::collections::HashSet;
 
@@ -17,7 +17,7 @@ use super::{
     spec::{ContainerRef, PodExt, Role},
 };
 
-/// What a condition says, before it is compared with what it said.
+/// A condition's content, before it is compared with the old one.
 struct Said {
     kind: &'static str,
     holds: bool,
@@ -62,14 +62,14 @@ pub fn conditions(
     all
 }
 
-/// Adds the conditions of others that there are.
+/// Adds the conditions that others own.
 pub fn adopt(all: &mut Vec<PodCondition>, there: &[PodCondition]) {
     let own = |kind: &str| [PENDING, IN_PROGRESS].contains(&kind) || all.iter().any(|own| own.type_ == kind);
     let foreign: Vec<PodCondition> = there.iter().filter(|c| !own(&c.type_)).cloned().collect();
     all.extend(foreign);
 }
 
-/// The condition with its time of transition: the old one's unless it has turned.
+/// The condition with its transition time: the old one unless the status changed.
 fn condition(pod: &Pod, said: Said, old: &[PodCondition], now: Timestamp) -> PodCondition {
     let status = if said.holds { "True" } else { "False" };
     let before = old.iter().find(|c| c.type_ == said.kind);
@@ -85,7 +85,7 @@ fn condition(pod: &Pod, said: Said, old: &[PodCondition], now: Timestamp) -> Pod
     }
 }
 
-/// Of a resize that waits, or is under way; there are no such conditions else.
+/// Conditions of a pending or ongoing resize; none otherwise.
 fn resize(resize: &Resize, old: &[PodCondition], now: Timestamp) -> Vec<PodCondition> {
     let told = |kind: &str, reason: Option<&str>, message: Option<&String>, generation| {
         let since = old.iter().find(|c| c.type_ == kind).and_then(|c| c.last_transition_time.clone());

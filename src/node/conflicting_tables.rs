@@ -1,5 +1,6 @@
-//! Other programs' tables that drop Pods' traffic: looked for at the start, whenever others have written to the ruleset, and again
-//! where a look has failed, and reported by an event and a condition of the Node. The tables stay as they are: they are an operator's.
+//! Detects nftables tables of other programs that drop Pods' traffic: at startup, whenever others write to the ruleset, and again
+//! after a failed check. Reports them by an event and a condition of the Node. The tables are not changed: they belong to the
+//! operator.
 
 use std::time::{Duration, Instant};
 
@@ -9,19 +10,19 @@ use tokio::sync::watch;
 use super::storage;
 use podwright_client::Recorder;
 
-/// What lies between two looks at least; what changes meanwhile is seen by the next one.
+/// The minimum interval between two checks; changes in between are seen by the next one.
 const PAUSE: Duration = Duration::from_secs(5);
-/// A look is followed by a rest of so many times what it took: the rules of others may be many.
+/// A check is followed by a pause of this many times its duration: others may have many rules.
 const REST: u32 = 50;
-/// So long after a look that has failed there is another one, whether anybody has written or not.
+/// A failed check is repeated after this long, even if nothing was written.
 const AGAIN: Duration = Duration::from_secs(30);
-/// So many are named in an event.
+/// How many tables an event names.
 const NAMED: usize = 4;
 
-/// What was found last, in words, or why that is not known; `None`: nobody has looked.
+/// What was found last, in words, or why it is unknown; `None`: not checked yet.
 pub type Found = Option<Result<Vec<String>, String>>;
 
-/// Looks for as long as the network is there, and tells what is found.
+/// Checks for as long as the network exists and reports the result.
 pub async fn watch(network: Network, recorder: Recorder, node: String, tell: watch::Sender<Found>) {
     let (mut known, mut failed) = (Vec::new(), None);
     loop {
@@ -30,7 +31,7 @@ pub async fn watch(network: Network, recorder: Recorder, node: String, tell: wat
             Ok(found) => {
                 failed = None;
                 let mut found: Vec<String> = found.into_iter().map(|Conflict { message, .. }| message).collect();
-                // A table that is made anew comes last.
+                // A table that was recreated comes last.
                 found.sort_unstable();
                 let news = news(&known, &found);
                 known.clone_from(&found);
@@ -62,10 +63,10 @@ pub async fn watch(network: Network, recorder: Recorder, node: String, tell: wat
     }
 }
 
-/// Waits until there is a reason to look: others have written, or the last look has failed.
+/// Waits for a reason to check: others have written, or the last check failed.
 async fn reason(failed: bool, written: impl Future<Output = ()>) {
     match failed {
-        // What has made it fail may pass, and nobody tells of that.
+        // Its cause may go away without a notification.
         true => drop(tokio::time::timeout(AGAIN, written).await),
         false => written.await,
     }
@@ -75,7 +76,7 @@ fn say(tell: &watch::Sender<Found>, found: Result<Vec<String>, String>) {
     tell.send_if_modified(|told| told.replace(found.clone()).as_ref() != Some(&found));
 }
 
-/// What there is to tell: a state is told once.
+/// What to report: each state once.
 #[derive(Debug, PartialEq, Eq)]
 enum News {
     None,
@@ -91,7 +92,7 @@ fn news(before: &[String], found: &[String]) -> News {
     }
 }
 
-/// The first of them, and how many more there are.
+/// The first few, and how many more there are.
 pub fn list(found: &[String]) -> String {
     let named = found[..found.len().min(NAMED)].join("; ");
     match found.len().saturating_sub(NAMED) {
@@ -115,7 +116,7 @@ mod tests {
         }
     }
 
-    /// What made a look fail may pass without anybody writing.
+    /// The cause of a failed check may go away without anyone writing.
     #[tokio::test(start_paused = true)]
     async fn a_look_that_has_failed_is_followed_by_another() {
         let begun = tokio::time::Instant::now();

@@ -1,4 +1,4 @@
-//! An executor whose operations are counted and timed, under the names that CRI's have in upstream's metrics.
+//! An executor that counts and times its operations under the names of upstream's CRI metrics.
 
 use std::{
     collections::HashSet,
@@ -58,7 +58,7 @@ impl Counted {
     }
 }
 
-/// How upstream's metrics name what a container is.
+/// Upstream's metric label for the container's role.
 fn container_type(role: Role) -> &'static str {
     match role {
         Role::Init | Role::Sidecar => "init_container",
@@ -118,7 +118,7 @@ impl Executor for Counted {
         part: &ContainerRef<'_>,
         progress: &(dyn Fn(PullProgress) + Send + Sync),
     ) -> Result<Pulled, ActionError> {
-        // An image that is here already is no operation of a registry's.
+        // An image that is already present involves no registry operation.
         let (begin, pulling) = (Instant::now(), AtomicBool::new(false));
         let told = |happened: PullProgress| {
             pulling.fetch_or(matches!(happened, PullProgress::Pulling), Ordering::Relaxed);

@@ -1,10 +1,10 @@
-//! Work with files, off the threads that all Pods share: a disk may be slow, and files may be under another's control.
+//! Runs file work off the threads that all Pods share: disks may be slow, and files may be under someone else's control.
 
-/// Does something that may wait for a disk.
+/// Runs something that may block on a disk.
 ///
 /// # Errors
 ///
-/// It has panicked: the words of that.
+/// It panicked: the panic message.
 pub async fn work<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
     tokio::task::spawn_blocking(act).await.map_err(|e| e.to_string())
 }

@@ -1,4 +1,4 @@
-//! Small words that events and messages share: durations as Go prints them, what upstream says.
+//! Text that events and messages share: durations as Go prints them, upstream's wording.
 
 use std::time::Duration;
 
@@ -31,12 +31,12 @@ pub fn duration(d: Duration) -> String {
     }
 }
 
-/// The same, to the millisecond, as the Pulled event has it.
+/// The same, rounded to milliseconds, as in the Pulled event.
 pub fn millis(d: Duration) -> String {
     duration(Duration::from_millis(d.as_millis() as u64))
 }
 
-/// Upstream's words for image pull secrets that a pull goes without.
+/// Upstream's message for image pull secrets that were skipped.
 pub fn left_out(secrets: &[String]) -> String {
     let secrets = secrets.join(", ");
     format!("Unable to retrieve some image pull secrets ({secrets}); attempting to pull the image may not succeed.")

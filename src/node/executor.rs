@@ -1,4 +1,4 @@
-//! What a Pod worker asks of the machine: a narrow trait, so that a hollow node is a node without a kernel below it.
+//! What a Pod worker needs from the machine: a narrow trait, so that a hollow node can run without a kernel below it.
 
 use std::{collections::HashSet, fmt, net::IpAddr, sync::Arc, time::Duration};
 
@@ -18,7 +18,7 @@ use super::{
     usage::meter::Sample,
 };
 
-/// Upstream's reasons for what could not be done for a Pod, as events and statuses name them.
+/// Upstream's reasons for failed operations on a Pod, as events and statuses name them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     FailedMount,
@@ -29,7 +29,7 @@ pub enum Reason {
     ErrImagePull,
     CreateContainerConfigError,
     CreateContainerError,
-    /// There is a container, whose process could not be executed.
+    /// The container was created, but its process could not be executed.
     StartError,
 }
 
@@ -55,7 +55,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Why something did not work, with upstream's reason for it.
+/// A failed operation, with upstream's reason.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}: {message}")]
 pub struct ActionError {
@@ -72,40 +72,40 @@ impl ActionError {
     }
 }
 
-/// Why the machine has not done what upstream has no reason for: it goes to the log, into a message, or is tried again.
+/// A failure without an upstream reason: it is logged, put into a message, or retried.
 #[derive(Debug, thiserror::Error)]
 pub enum ExecutorError {
-    /// A command still ran when its time was over, and was ended.
+    /// A command exceeded its time limit and was killed.
     #[error("command timed out after {0:?}")]
     TimedOut(Duration),
-    /// A limit of memory would fall below what is in use: it may when less is. In upstream's words.
+    /// A memory limit would fall below current usage: it can succeed once usage drops. In upstream's words.
     #[error("{0}")]
     MemoryInUse(String),
-    /// Something below has failed, or several things have.
+    /// A lower layer failed, or several did.
     #[error(transparent)]
     Failed(#[from] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// A container that runs.
+/// A running container.
 #[derive(Clone, Debug)]
 pub struct Started {
     pub id: String,
     pub at: Timestamp,
 }
 
-/// A container whose cgroup shall get what is allocated to it.
+/// A container whose cgroup should get its allocated resources.
 #[derive(Clone, Debug)]
 pub struct Running {
     pub container: String,
     pub id: String,
-    /// What its cgroup was told last.
+    /// What its cgroup was set to last.
     pub has: ResourceRequirements,
 }
 
-/// What came of a resize.
+/// The result of a resize.
 #[derive(Debug)]
 pub struct Resized {
-    /// What containers have got by it, by their ids; also where not all was done.
+    /// The resources containers got, by their ids; also if only part was done.
     pub has: Vec<(String, ResourceRequirements)>,
     pub result: Result<(), ExecutorError>,
 }
@@ -113,19 +113,19 @@ pub struct Resized {
 /// How to start a container.
 #[derive(Clone, Debug)]
 pub struct StartOrder {
-    /// Which sandbox of the Pod.
+    /// The attempt number of the Pod's sandbox.
     pub sandbox: u32,
-    /// Which start of the container.
+    /// The attempt number of the container.
     pub restart: u32,
-    /// Remembered with the container, for a later agent.
+    /// Stored with the container for a later agent.
     pub backoff: Backoff,
     pub image_id: String,
     pub ips: Vec<IpAddr>,
-    /// The container whose processes this one shall see, and its `restartCount`.
+    /// The container whose processes this one should see, and its `restartCount`.
     pub target: Option<(String, u32)>,
 }
 
-/// What a command that was run inside a container said.
+/// The result of a command run inside a container.
 #[derive(Clone, Debug, Default)]
 pub struct Ran {
     pub code: i32,
@@ -133,12 +133,12 @@ pub struct Ran {
     pub output: String,
 }
 
-/// What goes on in the middle of a pull.
+/// Progress of a pull.
 #[derive(Clone, Debug)]
 pub enum PullProgress {
-    /// A registry is being asked.
+    /// A registry is being contacted.
     Pulling,
-    /// These of the Pod's image pull secrets are left out: their names, and why where there is more to say.
+    /// These image pull secrets of the Pod are skipped: their names, and the reason if there is more to say.
     LeftOut(Vec<String>),
 }
 
@@ -147,13 +147,13 @@ pub enum PullProgress {
 pub struct Pulled {
     /// For `imageID`.
     pub id: String,
-    /// How long it took, when it was pulled: the pull itself, and with waiting for others.
+    /// How long the pull took, if there was one: alone, and including waiting for others.
     pub pulled: Option<(Duration, Duration)>,
     /// Bytes.
     pub size: u64,
 }
 
-/// Something happened by itself.
+/// An event that no caller caused.
 #[derive(Clone, Debug)]
 pub enum RuntimeEvent {
     Exited {
@@ -166,81 +166,81 @@ pub enum RuntimeEvent {
         uid: String,
         attempt: u32,
     },
-    /// Something outside has changed what the node looks after: an event of the Node.
+    /// Something external changed what the node maintains: reported as an event of the Node.
     Damage {
         reason: &'static str,
         message: String,
     },
-    /// Events were lost: look at everything again.
+    /// Events were lost: check everything again.
     Lagged,
 }
 
-/// A Pod of an earlier agent, as found on the machine.
+/// A Pod of an earlier agent found on the machine.
 #[derive(Clone, Debug)]
 pub struct RecoveredPod {
     pub pod: Pod,
     pub seen: Observed,
 }
 
-/// The machine, or the absence of one. All methods may be repeated.
+/// The machine, real or hollow. All methods are idempotent.
 #[async_trait]
 pub trait Executor: Send + Sync + 'static {
-    /// Removes what an earlier agent left half made or had replaced. Called once, before `runtime_events`: the ends of such
-    /// containers concern nobody, and others will have their names.
+    /// Removes what an earlier agent left half created or replaced. Called once, before `runtime_events`: the exits of such
+    /// containers must not be reported, and their names will be reused.
     async fn tidy(&self) {}
-    /// Every Pod that this node has anything of.
+    /// Every Pod of which anything exists on this node.
     async fn find(&self) -> Vec<RecoveredPod>;
-    /// The same of one Pod, whose worker has ended; what is half made of it is removed.
+    /// The same for one Pod whose worker has ended; removes what is half created.
     async fn find_one(&self, uid: &str) -> Option<RecoveredPod> {
         self.find().await.into_iter().find(|found| found.pod.metadata.uid.as_deref() == Some(uid))
     }
-    /// Events since the call of this method. Called once, before `find`.
+    /// Events from this call on. Called once, before `find`.
     fn runtime_events(&self) -> mpsc::UnboundedReceiver<RuntimeEvent>;
-    /// Removes what belongs to no Pod among `living` (uids): links, addresses, folders, mounts. All errors, in words.
+    /// Removes what belongs to none of the Pods `living` (uids): links, addresses, folders, mounts. Returns all errors as text.
     async fn sweep(&self, living: Vec<String>) -> Vec<String>;
 
-    /// Sets up the volume of that name of the Pod. Others of it may be set up at the same time.
+    /// Sets up the Pod's volume of that name. Other volumes may be set up at the same time.
     ///
     /// # Errors
     ///
-    /// Upstream's: `FailedMount`, `FailedMapVolume`. It cannot be made, or is not to be had yet.
+    /// Upstream's `FailedMount` or `FailedMapVolume`: it cannot be set up, or is not available yet.
     async fn mount_volume(&self, pod: &Arc<Pod>, volume: &str) -> Result<(), ActionError>;
-    /// Brings those of these mounted volumes up to date that are ConfigMaps, Secrets, tokens and downward API files. Returns what
-    /// failed with any of them: what that showed before stays.
+    /// Updates those of these mounted volumes that are ConfigMaps, Secrets, tokens and downward API files. Returns the failures; a
+    /// failed volume keeps its old content.
     async fn refresh_volumes(&self, pod: &Arc<Pod>, volumes: &[String]) -> Vec<ActionError>;
-    /// Takes away what is mounted for a Pod that has ended, what of it is on the disk, and the ids of its users. It may be tried again.
+    /// Unmounts the volumes of a Pod that has ended, removes its data on disk, and releases its user ids. May be retried.
     ///
     /// # Errors
     ///
-    /// Something of it is still there. The rest is gone.
+    /// Part of it remains. The rest is gone.
     async fn release_volumes(&self, pod: &Pod) -> Result<(), ExecutorError>;
 
-    /// Makes the sandbox and connects it; the Pod's addresses. `seen` is remembered for a later agent.
+    /// Creates the sandbox and connects it; returns the Pod's addresses. `seen` is stored for a later agent.
     ///
     /// # Errors
     ///
-    /// There is no sandbox, or it is not connected: the same call goes on from there.
+    /// The sandbox was not created or not connected: calling again continues from there.
     async fn start_sandbox(&self, pod: &Arc<Pod>, attempt: u32, seen: &Observed) -> Result<Vec<IpAddr>, ActionError>;
-    /// Ends the sandbox and all in it, and disconnects it; its containers stay to be looked at.
+    /// Stops the sandbox with everything in it, and disconnects it; its containers remain for inspection.
     ///
     /// # Errors
     ///
-    /// Some of that was not done; all the rest was.
+    /// Part of that failed; the rest was done.
     async fn stop_sandbox(&self, pod: &Pod, attempt: u32) -> Result<(), ExecutorError>;
     /// Removes the sandbox with all its containers.
     ///
     /// # Errors
     ///
-    /// Something of it is still there. The rest is gone.
+    /// Part of it remains. The rest is gone.
     async fn remove_sandbox(&self, pod: &Pod, attempt: u32) -> Result<(), ExecutorError>;
-    /// Removes everything that the Pod has on this node.
+    /// Removes everything the Pod has on this node.
     ///
     /// # Errors
     ///
-    /// Something of it is still there. The rest is gone.
+    /// Part of it remains. The rest is gone.
     async fn remove(&self, pod: &Pod, attempt: u32) -> Result<(), ExecutorError>;
 
-    /// Makes sure that the container's image is present and that the Pod may use it, as its pull policy says.
+    /// Ensures that the container's image is present and that the Pod may use it, following its pull policy.
     ///
     /// # Errors
     ///
@@ -251,28 +251,28 @@ pub trait Executor: Send + Sync + 'static {
         part: &ContainerRef<'_>,
         progress: &(dyn Fn(PullProgress) + Send + Sync),
     ) -> Result<Pulled, ActionError>;
-    /// Makes a container and starts it.
+    /// Creates a container and starts it.
     ///
     /// # Errors
     ///
-    /// Upstream's: `CreateContainerConfigError` for what its manifest asks for, `StartError` for what cannot be executed,
-    /// `CreateContainerError` for the rest. Nothing of it is left.
+    /// Upstream's: `CreateContainerConfigError` for an invalid manifest, `StartError` for what cannot be executed,
+    /// `CreateContainerError` for the rest. Nothing of it remains.
     async fn start(&self, pod: &Arc<Pod>, part: &ContainerRef<'_>, order: StartOrder) -> Result<Started, ActionError>;
-    /// Brings the resources of `pod` to its own cgroup and to those of `containers`, in place; remembered for a later agent.
+    /// Applies the resources of `pod` to its cgroup and to those of `containers`, in place; stored for a later agent.
     async fn resize(&self, pod: &Arc<Pod>, sandbox: u32, containers: Vec<Running>) -> Resized;
-    /// Remembers for a later agent whether a container is stopped to be started anew, whatever its restart policy.
+    /// Stores for a later agent whether a container is being stopped in order to be restarted regardless of its restart policy.
     ///
     /// # Errors
     ///
-    /// It is there, and that could not be noted with it.
+    /// The container exists, but its record could not be written.
     async fn renews(&self, _pod: &Pod, _id: &str, _yes: bool) -> Result<(), ExecutorError> {
         Ok(())
     }
-    /// Signals, waits for `grace`, kills. `None`: it was not there any more.
+    /// Sends the stop signal, waits for `grace`, then kills. `None`: it no longer existed.
     ///
     /// # Errors
     ///
-    /// It may still run.
+    /// It may still be running.
     async fn stop(
         &self,
         pod: &Pod,
@@ -280,40 +280,39 @@ pub trait Executor: Send + Sync + 'static {
         signal: Option<&str>,
         grace: Duration,
     ) -> Result<Option<Exit>, ExecutorError>;
-    /// Forgets an earlier attempt of a container.
+    /// Removes an earlier attempt of a container.
     async fn forget(&self, pod: &Pod, attempt: &Attempt);
-    /// Runs a command inside a container, until it ends.
+    /// Runs a command inside a container and waits for it.
     ///
     /// # Errors
     ///
-    /// It could not be run, or has not ended in time: [`ExecutorError::TimedOut`].
+    /// It could not be run, or did not end in time: [`ExecutorError::TimedOut`].
     async fn run(&self, pod: &Pod, id: &str, command: &[String], timeout: Duration) -> Result<Ran, ExecutorError>;
-    /// A connection from inside the node's network.
+    /// Connects from inside the node's network.
     ///
     /// # Errors
     ///
-    /// Nobody answers there, or it cannot be reached.
+    /// The address is unreachable or refuses the connection.
     async fn connect(&self, address: std::net::SocketAddr) -> std::io::Result<TcpStream>;
 
-    /// The counters of the node and of all containers that run now. `pods`: those that are bound to the node, as the server
-    /// shows them.
+    /// The counters of the node and of all running containers. `pods`: those bound to the node, as the server shows them.
     async fn usage(&self, pods: &[Arc<Pod>]) -> Sample;
 
-    /// What the Pod has on disk, as far as that is found in so much CPU time; `None`: it cannot be told.
+    /// The Pod's disk usage, as far as it can be measured within this much CPU time; `None`: it cannot be measured.
     async fn storage(&self, _pod: &Pod, _most: Duration) -> Option<Usage> {
         None
     }
-    /// The room on the disks.
+    /// The free space of the disks.
     async fn disks(&self) -> Disks {
         Disks::default()
     }
-    /// The uids of Pods that are gone and whose files are still being removed.
+    /// The uids of removed Pods whose files are still being deleted.
     async fn leaving(&self) -> HashSet<String> {
         HashSet::new()
     }
-    /// Removes from the disks what nobody needs any more, and images that nobody uses until nothing falls below these.
+    /// Deletes unneeded data from the disks, then unused images until no threshold is crossed.
     async fn reclaim(&self, _thresholds: &Thresholds) {}
 
-    /// What of the Pod's wishes this machine cannot fulfil; said once per Pod.
+    /// What the Pod requests and this machine cannot fulfil; reported once per Pod.
     fn shortcomings(&self, pod: &Pod) -> Vec<String>;
 }

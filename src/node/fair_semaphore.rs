@@ -1,5 +1,5 @@
-//! Whose turn it is with what takes a CPU or a disk: files of volumes (an object that many Pods show is written for each of them when
-//! it changes), logs that are read. Nobody should have to wait for one namespace.
+//! A semaphore that is fair between namespaces, for work that takes CPU or disk: volume files (an object that many Pods mount is
+//! written for each of them when it changes) and log reads. No namespace can delay the others.
 
 use std::{
     collections::HashMap,
@@ -9,7 +9,7 @@ use std::{
 
 use tokio::sync::{Mutex as Lock, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
 
-/// The turns of all namespaces: each has one at a time, a node so many, and whoever waits longest comes next.
+/// Each namespace holds one turn at a time, a node a bounded number, and the longest waiting comes next.
 pub struct FairSemaphore {
     places: Arc<Semaphore>,
     namespaces: Mutex<HashMap<String, Weak<Lock<()>>>>,
@@ -26,7 +26,7 @@ impl FairSemaphore {
         FairSemaphore { places: Arc::new(Semaphore::new(places)), namespaces: Mutex::default() }
     }
 
-    /// Waits for the namespace's turn.
+    /// Waits for a turn of the namespace.
     pub async fn take(&self, namespace: &str) -> Turn {
         let own = self.of(namespace).lock_owned().await;
         // The semaphore is never closed.
@@ -34,7 +34,7 @@ impl FairSemaphore {
         Turn { _namespace: own, _place: place }
     }
 
-    /// Keeps the namespace, and nobody else, waiting for so long.
+    /// Ends the turn, but blocks its namespace for `pause`.
     pub fn rest(turn: Turn, pause: Duration) {
         let Turn { _namespace: own, .. } = turn;
         tokio::spawn(async move {

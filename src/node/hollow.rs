@@ -1,4 +1,4 @@
-//! An executor without a kernel below it: every Pod runs at once and ends when told. Thousands of nodes fit one process.
+//! An executor without a kernel below it: every Pod runs at once and stops when asked. One process can run thousands of nodes.
 
 use std::{
     collections::HashMap,
@@ -60,7 +60,7 @@ impl Executor for Hollow {
         Vec::new()
     }
     fn runtime_events(&self) -> mpsc::UnboundedReceiver<RuntimeEvent> {
-        // Nothing ever happens by itself; the receiver of a dropped sender says so.
+        // No event ever occurs; the dropped sender closes the channel.
         mpsc::unbounded_channel().1
     }
     async fn sweep(&self, _living: Vec<String>) -> Vec<String> {

@@ -11,18 +11,18 @@ use super::{
     spec::PodExt,
 };
 
-/// A postStart hook has no limit of its own upstream; a container that hangs in it shall not hang forever.
+/// Upstream has no limit for postStart hooks; this keeps a container from hanging in one forever.
 const POST_START: Duration = Duration::from_secs(3600);
 
-/// Why a hook has failed, in upstream's words.
+/// Why a hook failed, in upstream's words.
 #[derive(Debug, thiserror::Error)]
 pub enum HookError {
-    /// Its command could not be run, or not to its end.
+    /// Its command could not be run or did not finish.
     #[error(transparent)]
     Run(#[from] ExecutorError),
     #[error("command '{command}' exited with {code}: {output}")]
     Exited { command: String, code: i32, output: String },
-    /// Nobody is meant, or has answered.
+    /// The target is unknown or did not respond.
     #[error(transparent)]
     Probe(#[from] ProbeError),
     #[error("HTTP hook returned {0}")]
@@ -31,7 +31,7 @@ pub enum HookError {
     Connect(#[from] io::Error),
     #[error("timed out after {0:?}")]
     TimedOut(Duration),
-    /// Of the Pod that it was to delay.
+    /// The Pod's grace period expired.
     #[error("the grace period is over")]
     GraceOver,
 }
@@ -40,7 +40,7 @@ pub enum HookError {
 ///
 /// # Errors
 ///
-/// It has failed, or has not ended within `limit`.
+/// It failed, or did not end within `limit`.
 pub async fn run(
     shared: &Arc<Shared>,
     pod: &Pod,

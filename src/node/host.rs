@@ -1,4 +1,4 @@
-//! What the host is: CPUs, memory, disk, kernel, ids; read once.
+//! Properties of the host: CPUs, memory, disk, kernel, ids; read once.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -20,7 +20,7 @@ pub struct Machine {
     pub memory: i64,
     /// Bytes of the disk that holds what Pods write.
     pub storage: i64,
-    /// What of it no Pod can count on: below that much, Pods are evicted.
+    /// Bytes not available to Pods: below this much free space, Pods are evicted.
     pub storage_reserved: i64,
     pub info: NodeSystemInfo,
 }
@@ -29,11 +29,11 @@ fn line(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }
 
-/// Whether Pods' volumes can be shown to users of a Pod's own: Secrets are on a tmpfs. `runtime`: whether it has the rest.
+/// Checks that Pods with user namespaces can run: their Secrets need an idmapped tmpfs. `runtime`: the runtime's own check.
 ///
 /// # Errors
 ///
-/// The kernel is too old, or the runtime does not have the rest.
+/// The kernel is too old, or the runtime lacks something.
 pub fn user_namespaces(kernel: &str, runtime: Result<(), String>) -> Result<(), Unavailable> {
     match version(kernel) >= (6, 3) {
         true => runtime.map_err(Unavailable::Runtime),
@@ -41,11 +41,11 @@ pub fn user_namespaces(kernel: &str, runtime: Result<(), String>) -> Result<(), 
     }
 }
 
-/// Whether containers can be given SELinux labels.
+/// Whether containers can get SELinux labels.
 ///
 /// # Errors
 ///
-/// Always: the host has no SELinux, or else the runtime does not set its labels.
+/// Always: the host has no SELinux, or the runtime does not set labels.
 pub fn se_linux() -> Result<(), Unavailable> {
     match line("/sys/fs/selinux/enforce").is_empty() {
         true => Err(Unavailable::SeLinuxDisabled),
@@ -79,13 +79,13 @@ impl Machine {
         Machine { cpus, memory: total.unwrap_or(0_i64) * 1024, storage, storage_reserved, info }
     }
 
-    /// What a hollow node claims to be.
+    /// The resources that a hollow node reports.
     pub fn hollow() -> Machine {
         let real = Machine::read(Path::new("/"), &Thresholds::default());
         Machine { cpus: 32, memory: 256 << 30, storage: 1 << 40, storage_reserved: 0, info: real.info }
     }
 
-    /// Capacity, as a Node says it.
+    /// Capacity in the form of the Node object.
     pub fn capacity(&self, max_pods: u32) -> BTreeMap<String, Quantity> {
         BTreeMap::from([
             ("cpu".to_owned(), Quantity(self.cpus.to_string())),
@@ -113,7 +113,7 @@ impl Machine {
     }
 }
 
-/// Go's name of the architecture.
+/// Go's name for the architecture.
 pub fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",

@@ -1,13 +1,13 @@
-//! The ids of the host that a node keeps for Pods with users of their own, and which of them are free. Pure.
+//! The host ids that a node reserves for Pods with user namespaces, and which of them are free. Pure.
 
 use std::{ops::Range, str::FromStr};
 
 use podwright_runtime::IdRange;
 
-/// kubelet's `idsPerPod`: as many as a plain Linux has.
+/// kubelet's `idsPerPod`: the number of ids of a plain Linux system.
 pub const IDS_PER_POD: u32 = 1 << 16;
 
-/// Ids of the host, as `/etc/subuid` has them: `FIRST:COUNT`.
+/// Host ids in the notation of `/etc/subuid`: `FIRST:COUNT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdPool {
     first: u32,
@@ -15,7 +15,7 @@ pub struct IdPool {
 }
 
 impl IdPool {
-    /// Twice as many ranges as there are Pods: what one Pod had is not at once another's.
+    /// Twice as many ranges as Pods, so that a freed range is not reused at once.
     pub fn for_pods(max_pods: u32) -> IdPool {
         let count = max_pods.saturating_mul(2).clamp(1, MOST) * IDS_PER_POD;
         IdPool { first: IDS_PER_POD, count }
@@ -25,38 +25,38 @@ impl IdPool {
         self.first
     }
 
-    /// How many Pods it has ids for.
+    /// The number of Pods it has ids for.
     pub fn ranges(self) -> u32 {
         self.count / IDS_PER_POD
     }
 
-    /// The numbers of the ranges that have some of these ids.
+    /// The indices of the ranges that overlap these ids.
     pub fn ranges_of(self, ids: &Ids) -> Range<u32> {
         let (first, size) = (u64::from(self.first), u64::from(IDS_PER_POD));
         let within = |id: u64| id.clamp(first, first + u64::from(self.count)) - first;
-        // The invariant: there are no more than `MOST`.
+        // Invariant: there are no more than `MOST`.
         (within(ids.start) / size) as u32..within(ids.end).div_ceil(size) as u32
     }
 
-    /// Whether an id of the host is one of these, as a manifest writes it.
+    /// Whether a host id from a manifest is in the pool.
     pub fn has(self, id: i64) -> bool {
         (i64::from(self.first)..i64::from(self.first) + i64::from(self.count)).contains(&id)
     }
 
-    /// Why nobody else may have one of these.
+    /// The message that these ids are reserved.
     pub fn kept(self) -> String {
         let last = u64::from(self.first) + u64::from(self.count) - 1;
         format!("this node keeps ids {} to {last} for Pods with `hostUsers: false` (--userns-range)", self.first)
     }
 }
 
-/// The host's own ids come before the first range, and the last id of all is nobody's: -1.
+/// The host's own ids precede the first range, and the last id is invalid: -1.
 const MOST: u32 = (1 << 16) - 2;
 
-/// The ids from here on are nobody's.
+/// Ids from here on are invalid.
 const END: u64 = (MOST as u64 + 1) * IDS_PER_POD as u64;
 
-/// Why a text is no [`IdPool`].
+/// Why a text is not a valid [`IdPool`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdPoolError {
     #[error("expected FIRST:COUNT")]
@@ -88,7 +88,7 @@ impl FromStr for IdPool {
     }
 }
 
-/// Ids from which on, and up to which, somebody has them.
+/// A half-open range of ids in use.
 pub type Ids = Range<u64>;
 
 pub fn ids(range: &IdRange) -> Ids {
@@ -99,7 +99,7 @@ fn overlap(a: &Ids, b: &Ids) -> bool {
     a.start < b.end && b.start < a.end
 }
 
-/// The same ids, as few ranges as they are. Pure.
+/// The same ids in the fewest ranges. Pure.
 pub fn merged(mut all: Vec<Ids>) -> Vec<Ids> {
     all.sort_by_key(|ids| ids.start);
     all.into_iter().fold(Vec::new(), |mut merged: Vec<Ids>, ids| {
@@ -111,7 +111,7 @@ pub fn merged(mut all: Vec<Ids>) -> Vec<Ids> {
     })
 }
 
-/// The first free range of the pool at or after the id `next`, and then from the pool's start. Pure.
+/// The first free range of the pool at or after the id `next`, wrapping around. Pure.
 pub fn pick(pool: IdPool, taken: &[Ids], next: u32) -> Option<IdRange> {
     let slots = pool.ranges();
     let begin = next.saturating_sub(pool.first) / IDS_PER_POD;
@@ -120,7 +120,7 @@ pub fn pick(pool: IdPool, taken: &[Ids], next: u32) -> Option<IdRange> {
     ranges.into_iter().find(|range| !taken.iter().any(|other| overlap(other, &ids(range))))
 }
 
-/// What both have, and what is between them.
+/// The smallest range that covers both.
 pub fn hull(a: IdRange, b: IdRange) -> IdRange {
     let host = a.host.min(b.host);
     let end = a.host.saturating_add(a.size).max(b.host.saturating_add(b.size));

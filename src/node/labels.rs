@@ -1,4 +1,4 @@
-//! The labels by which sandboxes and containers are found again after the agent was restarted.
+//! The labels by which a restarted agent recognizes sandboxes and containers.
 
 use std::path::PathBuf;
 
@@ -18,16 +18,16 @@ pub const CONTAINER: &str = "io.kubernetes.container.name";
 pub const ATTEMPT: &str = "podwright.sandbox.attempt";
 pub const IMAGE: &str = "podwright.container.image";
 pub const IMAGE_ID: &str = "podwright.container.image-id";
-/// The layers that the container stands on, a line each: the image may lose its names meanwhile.
+/// The container's image layers, one per line: the image may lose its names meanwhile.
 pub const LAYERS: &str = "podwright.container.layers";
-/// What its cgroup was told of CPU and memory, as `resources` in JSON.
+/// The CPU and memory its cgroup was set to, as `resources` in JSON.
 pub const RESOURCES: &str = "podwright.container.resources";
 pub const BACKOFF: &str = "podwright.container.backoff";
-/// `true` where the container is stopped to be started anew, whatever its restart policy.
+/// `true` if the container is being stopped in order to be restarted, regardless of its restart policy.
 pub const RENEWS: &str = "podwright.container.renews";
-/// Present where a log stands in for a termination message.
+/// Present if the log can replace a termination message.
 pub const FALLBACK: &str = "podwright.container.message-from-log";
-/// On a sandbox: what its forerunners' containers had come to, as JSON.
+/// On a sandbox: the final states of the previous sandbox's containers, as JSON.
 pub const HISTORY: &str = "podwright.sandbox.history";
 
 pub fn of_pod(pod: &Pod, attempt: u32) -> Labels {

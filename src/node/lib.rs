@@ -3,7 +3,7 @@
 //! ```text
 //!  server --Pods--> pods.rs --PodEvent--> worker.rs ----> pod/  (PodState, PodEvent, now) -> (PodState, effects)   pure
 //!  manifest folder ----^                   ^  |   <-----   |- plan.rs    what to do next
-//!                                          |  |            '- status.rs  what to tell of it
+//!                                          |  |            '- status.rs  what to report
 //!                      PodEvent::Done      |  | effects
 //!                                          |  |- executor.rs  a trait
 //!                                          '--|  |- machine/  runtime, images, net, volumes/
@@ -11,10 +11,10 @@
 //!                                             '- publish.rs -> server
 //! ```
 //!
-//! Reading order: `spec`, `pod` (its picture), `plan`, `status`, `worker`, then `executor` and `machine`; `translate` is the only
-//! place where a manifest becomes runtime words; `sessions` serves logs, exec, attach, port-forward, images, inspect, trace, and
-//! `residents` says which Pod an object of the API means there; `endpoints` answers as a kubelet does, of what `counters` and
-//! `usage` know; `storage` evicts who fills the disk.
+//! Reading order: `spec`, `pod` (its state), `plan`, `status`, `worker`, then `executor` and `machine`; only `translate` turns
+//! manifests into runtime specifications; `sessions` serves logs, exec, attach, port-forward, images, inspect, trace, where
+//! `residents` finds the Pod of an API object; `endpoints` serves the kubelet's endpoints from `counters` and `usage`; `storage`
+//! evicts Pods that fill the disk.
 
 #![forbid(unsafe_code)]
 
@@ -100,20 +100,20 @@ pub use config::Config;
 pub use hollow::Hollow;
 pub use kernel::release as kernel_release;
 
-/// Where a node keeps the volumes of the built-in provisioner, below its state folder.
+/// The folder of the built-in provisioner's volumes, below the state folder.
 pub const LOCAL_VOLUMES: &str = "local-volumes";
 
-/// The port that clients name who want a node's endpoints, as of a kubelet. Nothing listens there: the server knows the way.
+/// The port that clients use for a node's kubelet endpoints. Nothing listens there: the server routes the requests.
 pub const KUBELET_PORT: i32 = 10250;
 
 /// What an agent stands on.
 pub struct Parts {
     pub client: Client,
-    /// Where the requests of that client count, too.
+    /// Counts the requests of that client, too.
     pub counters: Arc<Counters>,
     /// [`pods_of`] this node.
     pub pods: Informer<Pod>,
-    /// All Services; the proxy reads them, too.
+    /// All Services; shared with the proxy.
     pub services: Informer<Service>,
     pub runtime: Runtime,
     pub images: ImageStore,
@@ -123,13 +123,13 @@ pub struct Parts {
     pub env: Env,
 }
 
-/// Watches the Pods that are bound to a node. Must be called inside a tokio runtime.
+/// Watches the Pods bound to a node. Must be called inside a tokio runtime.
 pub fn pods_of(client: &Client, node: &str) -> Informer<Pod> {
-    // What it cannot read of a Pod does not end it: what it can read of it is done.
+    // A Pod that cannot be fully decoded does not stop the watch: its readable part is used.
     Informer::builder(client.named("kubelet")).fields(format!("spec.nodeName={node}")).keep_undecodable().start()
 }
 
-/// What all workers of an agent share.
+/// State that all workers of an agent share.
 pub struct Shared {
     pub env: Env,
     pub client: Client,
@@ -137,21 +137,21 @@ pub struct Shared {
     pub executor: Arc<dyn Executor>,
     pub host: Host,
     pub config: Config,
-    /// Workers end, leaving everything as it is, when this is cancelled.
+    /// When cancelled, workers end and leave everything as it is.
     pub stop: CancellationToken,
-    /// For who measures what containers use.
+    /// For measuring containers' usage.
     pub started: usage::Started,
-    /// By whom the objects of the API are found.
+    /// Finds Pods by API objects.
     pub residents: Arc<Residents>,
-    /// Whether the disks are too full to take Pods.
+    /// Whether the disks are too full to accept Pods.
     pub pressure: storage::Pressure,
-    /// What `/metrics` tells of what has happened.
+    /// Event counters for `/metrics`.
     pub counters: Arc<Counters>,
-    /// What is told of usage, for who shows it.
+    /// The usage that is reported.
     pub used: Arc<usage::Used>,
-    /// How many commands of probes run.
+    /// Limits the probes' concurrent commands.
     pub pace: probes::Pace,
-    /// What the others take of its CPUs.
+    /// Limits the probes' CPU usage.
     pub share: probes::Share,
 }
 
@@ -182,9 +182,9 @@ impl Agent {
         let (logs, seccomp, journals) =
             (&config.log_dir, config.state_dir.join("seccomp"), config.run_dir.join("journals"));
         [logs, &seccomp].into_iter().try_for_each(std::fs::create_dir_all).map_err(Status::internal)?;
-        // Shims follow no link on the way to a log: Pods may have the folder below.
+        // Shims follow no symlinks on the way to a log: Pods may control the folder below.
         let logs = logs.canonicalize().map_err(Status::internal)?;
-        // Nothing of a journal needs to outlive the machine's run, and a start is not to wait for a disk to tell of itself.
+        // Journals need not survive a reboot, and startup must not wait for a disk to write them.
         mounts::keep_in_memory(&Kernel::new(&JournalWriter::none()), &journals).map_err(Status::internal)?;
         let (pods, memory) = (config.state_dir.join("pods"), config.run_dir.join("volumes"));
         let local = config.state_dir.join(LOCAL_VOLUMES);
@@ -338,7 +338,7 @@ impl Agent {
             () = shutdown.cancelled() => {}
         }
         if config.remove_at_exit {
-            // Workers end at the same word; what they have begun is found by the teardown.
+            // Workers end on the same signal; the teardown also finds what they had begun.
             for error in machine.teardown().await {
                 tracing::warn!(error, "failed to clean up after this node");
             }
@@ -346,7 +346,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Runs a hollow node: everything but the machine below it.
+    /// Runs a hollow node: everything except the machine below it.
     ///
     /// # Errors
     ///
@@ -361,11 +361,11 @@ impl Agent {
         Agent::run_over(hollow, config, client, env.clone(), shutdown).await
     }
 
-    /// Runs a node over any executor, which is given the node's Pod ranges.
+    /// Runs a node over any executor, created with the node's Pod ranges.
     ///
     /// # Errors
     ///
-    /// None: what fails is tried again.
+    /// None: failures are retried.
     pub async fn run_over(
         executor: impl FnOnce(Vec<ipnet::IpNet>) -> Arc<dyn Executor>,
         config: Config,
@@ -375,7 +375,7 @@ impl Agent {
     ) -> Result<(), Status> {
         let client = client.named("kubelet");
         let host = host::Machine::hollow();
-        // Below it there is nothing that a Pod could reach.
+        // There is no machine below that a Pod could reach.
         let protections = Protections {
             sysctls: config.sysctls.clone(),
             user_namespaces: Ok(()),

@@ -1,4 +1,4 @@
-//! What is mounted on this machine, and the node's folders that are kept in memory.
+//! Mounts on this machine, and the node's folders that are kept in memory.
 
 use std::{
     fs, io,
@@ -15,19 +15,19 @@ use rustix::{
     io::Errno,
 };
 
-/// What a file of a tmpfs has at least.
+/// The minimum size of a file on tmpfs.
 const PAGE: usize = 4096;
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 /// A tmpfs says of what namespace and Pod it is by what is mounted: so an agent that finds it knows.
 const SOURCE: &str = "podwright/";
-/// Of a tmpfs, beside what is counted: its root.
+/// Inodes of a tmpfs that are not counted: its root.
 const OWN: usize = 1;
 
-/// Makes a folder a tmpfs of its own, unless it is one already.
+/// Mounts a tmpfs on a folder, unless it has one.
 ///
 /// # Errors
 ///
-/// It cannot be made, or nothing be mounted on it.
+/// The folder cannot be created or mounted on.
 pub fn keep_in_memory(kernel: &Kernel, folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     if rustix::fs::statfs(folder)?.f_type as i64 != TMPFS_MAGIC || !is_mount(folder) {
@@ -36,8 +36,8 @@ pub fn keep_in_memory(kernel: &Kernel, folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Shows a folder of a [shared](Kernel::share) mount at `twin` too. What is mounted in the one from then on is mounted in the other as
-/// well, and unmounted with it.
+/// Bind-mounts a folder of a [shared](Kernel::share) mount at `twin` too. Later mounts in either propagate to the other, as do
+/// unmounts.
 fn twin_of(kernel: &Kernel, folder: &Path, twin: &Path) -> io::Result<()> {
     fs::create_dir_all(twin)?;
     kernel.unmount_all(twin)?;
@@ -50,7 +50,7 @@ fn twin_of(kernel: &Kernel, folder: &Path, twin: &Path) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// Folder or tmpfs cannot be made, or more is in it than it is to have room for.
+/// Folder or tmpfs cannot be created, or its contents exceed the new size.
 pub fn in_memory_of(kernel: &Kernel, folder: &Path, twin: &Path, namespace: &str, bytes: usize) -> io::Result<()> {
     let is_new = match fs::create_dir(folder) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
@@ -72,7 +72,7 @@ pub fn in_memory_of(kernel: &Kernel, folder: &Path, twin: &Path, namespace: &str
     }
 }
 
-/// What a folder's [own tmpfs](in_memory_of) has room for; 0 where it has none.
+/// The size of a folder's [own tmpfs](in_memory_of); 0 without one.
 pub fn room_of(folder: &Path) -> usize {
     let device = |path: &Path| fs::symlink_metadata(path).ok().map(|found| found.dev());
     let is_own = device(folder).is_some() && device(folder) != folder.parent().and_then(device);
@@ -101,45 +101,45 @@ pub fn namespace_of(folder: &Path) -> Option<String> {
     table()?.lines().find_map(of)
 }
 
-/// Whether anything is in a folder's [own tmpfs](in_memory_of), with a name or because somebody has it open.
+/// Whether a folder's [own tmpfs](in_memory_of) contains files, linked or only open.
 ///
 /// # Errors
 ///
-/// There is no such folder, or it cannot be looked at.
+/// The folder does not exist or cannot be read.
 pub fn is_used(folder: &Path) -> io::Result<bool> {
     let size = rustix::fs::statvfs(folder)?;
     Ok(size.f_bfree < size.f_blocks || size.f_ffree + (OWN as u64) < size.f_files)
 }
 
-/// Keeps everything out of a folder's [own tmpfs](in_memory_of) from now on, unless it [is used](is_used). Whether it does.
+/// Makes a folder's [own tmpfs](in_memory_of) reject new files, unless it [is used](is_used). Returns whether it does.
 ///
 /// # Errors
 ///
-/// It cannot be looked at, or the kernel refuses.
+/// It cannot be read, or the kernel refuses.
 pub fn seal(kernel: &Kernel, folder: &Path) -> io::Result<bool> {
     if is_used(folder)? {
         return Ok(false);
     }
-    // The one inode is the root: no limit is below what is used, and 0 would be none.
+    // The one inode is the root: limits cannot be below usage, and 0 means no limit.
     match kernel.remount_tmpfs(folder, "size=4096,nr_inodes=1") {
         Err(error) if error.errno() == Errno::INVAL.raw_os_error() => Ok(false),
         sealed => Ok(sealed.map(|()| true)?),
     }
 }
 
-/// Whether something is mounted there. The kernel tells of the one path: its table may have thousands of mounts.
+/// Whether something is mounted there. Asks the kernel for this path only: the mount table may have thousands of entries.
 pub fn is_mount(path: &Path) -> bool {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
     let root = StatxAttributes::MOUNT_ROOT;
     match rustix::fs::statx(CWD, path, flags, StatxFlags::empty()) {
         Ok(found) if found.stx_attributes_mask.contains(root) => found.stx_attributes.contains(root),
         Err(Errno::NOENT | Errno::NOTDIR) => false,
-        // Linux before 5.8 does not say, nor does what is mounted and broken.
+        // Linux before 5.8 does not report this, nor do broken mounts.
         _ => below(path).iter().any(|mount| mount == path),
     }
 }
 
-/// What is mounted at or below `path`, in order of mounting.
+/// Mount points at or below `path`, in mount order.
 pub fn below(path: &Path) -> Vec<PathBuf> {
     let Some(text) = table() else { return Vec::new() };
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
@@ -147,7 +147,7 @@ pub fn below(path: &Path) -> Vec<PathBuf> {
     points.map(unescaped).filter(|p| p.starts_with(&path)).collect()
 }
 
-/// What is mounted where this thread is.
+/// The mount table of this thread's namespace.
 fn table() -> Option<String> {
     fs::read_to_string("/proc/thread-self/mountinfo").ok()
 }

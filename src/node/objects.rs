@@ -1,8 +1,7 @@
 //! The ConfigMaps, Secrets, claims and Services that this node's Pods refer to, never older than the Pod.
 //!
-//! An agent that may do everything has one informer per kind. One with a node's own identity may read what its Pods refer to
-//! and no more: it reads these one by one, and looks at them again now and then, as a kubelet does whose
-//! `configMapAndSecretChangeDetectionStrategy` is `Cache`.
+//! An agent with full permissions has one informer per kind. One with a node identity may only read what its Pods refer to: it gets
+//! these objects one by one and polls them, like a kubelet whose `configMapAndSecretChangeDetectionStrategy` is `Cache`.
 //!
 //! What is read so is nobody else's: a Pod may have a thousand things made of thousands of objects, each a megabyte, all at once. So
 //! whoever has more than a little in hand has his namespace's [turn](Held) for it, until what is made of it is made.
@@ -32,15 +31,15 @@ use super::{
 use podwright_api::{Status, persistent_volume::claim_phase};
 use podwright_client::{Client, Informer, Key, Typed};
 
-/// How often what was read one by one is looked at again.
+/// The interval at which objects read one by one are polled.
 const LOOK: Duration = Duration::from_secs(60);
-/// So long it counts that an object does not exist: a Pod may name a thousand that are optional, and look again and again.
+/// How long the absence of an object is cached: a Pod may name a thousand optional ones, and retry constantly.
 const ABSENT: Duration = Duration::from_secs(5);
-/// So many of those are remembered.
+/// Maximum number of cached absences.
 const ABSENTEES: usize = 16 << 10;
-/// So many namespaces read objects at the same time.
+/// Maximum number of namespaces reading at the same time.
 const READING: usize = 16;
-/// The longest that a namespace rests after it has read one.
+/// The longest pause of a namespace after it has read an object.
 const REST: Duration = Duration::from_millis(100);
 /// So many bytes that were read for one thing are in hand without a turn.
 const LITTLE: usize = 256 << 10;
@@ -53,11 +52,11 @@ const ANSWER: Duration = Duration::from_secs(10);
 
 pub struct Objects {
     client: Client,
-    /// None: they are read by name.
+    /// None: objects are read by name.
     informers: Option<(Informer<ConfigMap>, Informer<Secret>)>,
     services: Informer<Service>,
     read: Arc<Read>,
-    /// Each namespace reads one object at a time, and rests for as long as that took: a Pod may name thousands.
+    /// Each namespace reads one object at a time, then pauses for as long as that took: a Pod may name thousands.
     turns: FairSemaphore,
     /// Who has much in hand.
     holding: FairSemaphore,
@@ -77,7 +76,7 @@ pub struct Held<'a> {
 #[derive(Default)]
 struct Read {
     versions: Mutex<BTreeMap<(bool, Key), String>>,
-    /// What did not exist when a Pod was there already, and when that was.
+    /// Objects that did not exist when a Pod needed them, and when that was found.
     absent: Mutex<BTreeMap<Absentee, Instant>>,
     /// Claims that were not bound when a Pod wanted them.
     awaited: Mutex<Awaited>,
@@ -85,10 +84,10 @@ struct Read {
     changes: Mutex<Vec<mpsc::UnboundedSender<Changed>>>,
 }
 
-/// Why something that a Pod refers to cannot be had from the server.
+/// Why an object that a Pod refers to cannot be read from the server.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ObjectError {
-    /// A ConfigMap or a Secret. That it does not exist is no error.
+    /// A ConfigMap or a Secret. Its absence is not an error.
     #[error(transparent)]
     Source(#[from] Status),
     /// ConfigMaps and Secrets for one thing.
@@ -101,7 +100,7 @@ pub enum ObjectError {
         #[source]
         status: Status,
     },
-    /// A PersistentVolume, or the Node that it is to be on.
+    /// A PersistentVolume, or the Node that it must be on.
     #[error("failed to fetch PV {name} from API server: {status}")]
     Volume {
         name: String,
@@ -110,19 +109,19 @@ pub enum ObjectError {
     },
 }
 
-/// The Pod that wants it (what is made before another Pod is there for that one), whether it is a Secret, its name.
+/// The Pod that wants it (an object may exist by the time of the next Pod), whether it is a Secret, its name.
 type Absentee = (String, bool, String);
 
-/// What may change.
+/// The kind of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum What {
     ConfigMap,
     Secret,
-    /// It is bound now.
+    /// The claim is bound now.
     Claim,
 }
 
-/// Which object has changed.
+/// A changed object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changed {
     pub what: What,
@@ -156,7 +155,7 @@ impl Drop for Objects {
 }
 
 impl Objects {
-    /// Must be called inside a tokio runtime. `by_name`: lists of all are not for this agent.
+    /// Must be called inside a tokio runtime. `by_name`: this agent may not list objects.
     pub fn new(client: Client, services: Informer<Service>, by_name: bool) -> Objects {
         let read = Arc::<Read>::default();
         let mut looking = vec![tokio::spawn(look_at_claims(client.clone(), read.clone())).abort_handle()];
@@ -289,14 +288,13 @@ impl Objects {
         }
     }
 
-    /// One object from the server, in a turn of the Pod's namespace. A Pod that ends waits for what is under way: it takes no longer
-    /// than [`ANSWER`].
+    /// Reads one object from the server, in a turn of the Pod's namespace. A Pod that ends waits for it: at most [`ANSWER`].
     async fn ask<K: Typed>(&self, pod: &Pod, namespace: Option<&str>, name: &str) -> Result<K, Status> {
         let asking = async {
             let turn = self.turns.take(pod.namespace()).await;
             let begin = Instant::now();
             let found = self.client.get::<K>(namespace, name).await;
-            // A clock that ticks in milliseconds would make a rest out of nothing.
+            // A clock with a resolution of milliseconds would add a pause to instant reads.
             match begin.elapsed() {
                 short if short < Duration::from_millis(1) => drop(turn),
                 long => FairSemaphore::rest(turn, long.min(REST)),
@@ -307,16 +305,16 @@ impl Objects {
         tokio::time::timeout(ANSWER, asking).await.unwrap_or_else(late)
     }
 
-    /// A claim of the Pod's namespace, as it is now. If it is not bound, `changes` tells when it is.
+    /// A claim of the Pod's namespace, as it is now. If it is not bound, `changes` reports when it is.
     ///
     /// # Errors
     ///
-    /// The server does not give it: [`ObjectError::Claim`].
+    /// The server does not return it: [`ObjectError::Claim`].
     pub async fn claim(&self, pod: &Pod, name: &str) -> Result<PersistentVolumeClaim, ObjectError> {
         let key = Key::new(pod.namespace(), name);
         let found = self.ask::<PersistentVolumeClaim>(pod, key.namespace(), name).await;
         if found.as_ref().is_ok_and(|claim| claim_phase(claim) == "Bound") {
-            // Others may wait for it as well, and it is not looked at any more.
+            // Others may wait for it too, and it is no longer polled.
             if lock(&self.read.awaited).remove(&key) {
                 self.read.tell(&Changed { what: What::Claim, key });
             }
@@ -331,11 +329,11 @@ impl Objects {
         })
     }
 
-    /// A volume as it is now and, where it matters to it, the Node of this name.
+    /// A volume as it is now and, if it depends on it, the Node of this name.
     ///
     /// # Errors
     ///
-    /// The server does not give one of both: [`ObjectError::Volume`].
+    /// The server does not return one of them: [`ObjectError::Volume`].
     pub async fn volume(
         &self,
         pod: &Pod,
@@ -352,7 +350,7 @@ impl Objects {
         Ok((volume, node))
     }
 
-    /// The Services whose addresses a Pod gets as variables.
+    /// The Services that a Pod gets as environment variables.
     pub fn services_for(&self, pod: &Pod) -> Vec<Arc<Service>> {
         let mut services = self.services.list_namespace(pod.namespace());
         if pod.namespace() != "default" {
@@ -361,7 +359,7 @@ impl Objects {
         services
     }
 
-    /// Waits until Services are known, which variables are made of.
+    /// Waits until the Services are synced.
     pub async fn synced(&self) {
         self.services.synced().await;
     }
@@ -390,8 +388,7 @@ fn version<K: Typed>(object: &K) -> String {
     object.metadata().resource_version.clone().unwrap_or_default()
 }
 
-/// Reads again what was read, for as long as it runs, and tells what is another. What is gone, or no Pod of this node refers
-/// to any more, is forgotten.
+/// Polls the objects read so far and reports changes. Forgets those that are gone or no longer referenced by a Pod of this node.
 async fn look(client: Client, read: Arc<Read>) {
     loop {
         tokio::time::sleep(LOOK).await;
@@ -415,8 +412,8 @@ async fn look(client: Client, read: Arc<Read>) {
     }
 }
 
-/// Looks at the claims that Pods wait for, and tells of those that are bound: all namespaces at the same time, some claims of each.
-/// One by one, since a node's own identity may not list them.
+/// Polls the claims that Pods wait for and reports bound ones: all namespaces concurrently, some claims of each, one by one, since
+/// a node identity may not list them.
 async fn look_at_claims(client: Client, read: Arc<Read>) {
     loop {
         if lock(&read.awaited).is_empty() {
@@ -434,12 +431,12 @@ async fn look_at_claims(client: Client, read: Arc<Read>) {
                 }
             }
         };
-        // One that takes long keeps the others' next turns waiting no longer than that.
+        // Bounds how long a slow one delays the others' next turns.
         join_all(turns.into_iter().map(|claims| tokio::time::timeout(5 * AWAIT, turn(claims)))).await;
     }
 }
 
-/// What a panic left behind is sound: each change is one insertion or removal.
+/// The state is consistent even after a panic: each change is a single insertion or removal.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

@@ -1,14 +1,14 @@
-//! Panics of work that others depend on: caught, and told in their words.
+//! Catches panics in work that others depend on, and returns their messages.
 
 use std::panic::AssertUnwindSafe;
 
 use futures::FutureExt;
 
-/// What `work` gives.
+/// Runs `work`.
 ///
 /// # Errors
 ///
-/// The words of its panic.
+/// The message of its panic.
 pub async fn caught<T>(work: impl Future<Output = T>) -> Result<T, String> {
     AssertUnwindSafe(work).catch_unwind().await.map_err(|panic| match panic.downcast::<String>() {
         Ok(words) => *words,

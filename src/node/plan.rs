@@ -17,41 +17,41 @@ use super::{
     spec::{ContainerRef, PodExt, Role},
 };
 
-/// The least that a container gets between SIGTERM and SIGKILL once a preStop hook or its forerunners took their time.
+/// The minimum grace period between SIGTERM and SIGKILL, even if a preStop hook or other containers used up the time.
 const LEAST_GRACE: i64 = 2;
 
-/// So many volumes of a Pod are mounted at once: each may wait for a disk that does not answer, in a thread that others wait for.
+/// Maximum concurrent mounts of a Pod: each may hang on a disk, blocking a thread that others need.
 const MOUNTS: usize = 4;
 
-/// One thing to do. All actions of a plan may run at the same time.
+/// One step to take. All actions of a plan may run concurrently.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     MountVolume(String),
     ReleaseVolumes,
     StartSandbox,
-    /// Removes a sandbox that has died, and its containers, so that the Pod starts over.
+    /// Removes a dead sandbox and its containers, so that the Pod starts over.
     RenewSandbox,
     StopSandbox,
-    /// Makes sure that the container's image is present.
+    /// Ensures that the container's image is present.
     Pull(String),
     Start(String),
     Stop(StopContainer),
-    /// Takes back that a running container is stopped to be started anew: nothing asks for that any more.
+    /// Cancels the restart of a running container: it is no longer needed.
     Keep(String),
-    /// Brings what is allocated to the Pod's cgroup and to those of these running containers.
+    /// Applies the allocation to the Pod's cgroup and to those of these running containers.
     Resize(Vec<String>),
-    /// All containers have what is allocated to them.
+    /// All containers have their allocated resources.
     Resized,
-    /// The container must wait before its next start; tell it, once.
+    /// The container must back off before its next start; reported once.
     BackOff {
         container: String,
         message: String,
     },
     /// The Pod as a whole has failed: end it.
     Fail(Failure),
-    /// All is done that the Pod was for: end it.
+    /// The Pod has completed: end it.
     Finish,
-    /// Takes away containers, sandbox, volumes and folders.
+    /// Removes containers, sandbox, volumes and folders.
     Remove,
 }
 
@@ -59,18 +59,18 @@ pub enum Action {
 #[derive(Clone, Debug, PartialEq)]
 pub struct StopContainer {
     pub container: String,
-    /// When SIGKILL comes.
+    /// When SIGKILL is sent.
     pub deadline: Timestamp,
-    /// Upstream's words for the Killing event.
+    /// Upstream's message for the Killing event.
     pub why: String,
-    /// It is started anew, whatever its restart policy.
+    /// Restart it regardless of its restart policy.
     pub renew: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodActions {
     pub actions: Vec<Action>,
-    /// When to plan again although nothing has happened.
+    /// When to plan again without an event.
     pub wake: Option<Timestamp>,
 }
 
@@ -81,7 +81,7 @@ impl PodActions {
     fn wake(&mut self, at: Timestamp) {
         self.wake = Some(self.wake.map_or(at, |w| w.min(at)));
     }
-    /// Whether something that waits until `at` is due; if not, the plan wakes up then.
+    /// Whether something scheduled for `at` is due; if not, wakes up then.
     fn due(&mut self, at: Option<Timestamp>, now: Timestamp) -> bool {
         match at {
             Some(at) if at > now => {
@@ -93,7 +93,7 @@ impl PodActions {
     }
 }
 
-/// What to do next for `pod`.
+/// The next steps for `pod`.
 pub fn plan(pod: &Pod, intent: &Intent, seen: &Observed, now: Timestamp) -> PodActions {
     let mut plan = PodActions::default();
     match intent {
@@ -103,19 +103,19 @@ pub fn plan(pod: &Pod, intent: &Intent, seen: &Observed, now: Timestamp) -> PodA
     plan
 }
 
-/// A Pod that shall run:
+/// A Pod that should run:
 ///
-/// 1. end it if it has been active for too long,
-/// 2. find the containers that shall start, and end the Pod if there is nothing left to do,
-/// 3. restart the containers that run but should not go on as they are,
-/// 4. bring what is allocated to those that go on,
-/// 5. see to volumes and sandbox,
-/// 6. pull the images and start the containers, one after the other.
+/// 1. end it if its active deadline has passed,
+/// 2. find the containers that should start, and end the Pod if nothing is left to do,
+/// 3. restart running containers that must not go on as they are,
+/// 4. apply allocated resources to those that go on,
+/// 5. set up volumes and sandbox,
+/// 6. pull images and start containers in order.
 fn run(plan: &mut PodActions, pod: &Pod, seen: &Observed, now: Timestamp) {
     if let (Some(seconds), Some(since)) = (pod.spec().active_deadline_seconds, seen.active_since) {
         let end = later(since, std::time::Duration::from_secs(seconds.max(0) as u64));
         if !plan.due(Some(end), now) {
-            // Still within its time.
+            // The active deadline has not passed.
         } else {
             return plan.act(Action::Fail(Failure {
                 reason: "DeadlineExceeded".into(),
@@ -149,7 +149,7 @@ fn run(plan: &mut PodActions, pod: &Pod, seen: &Observed, now: Timestamp) {
             continue;
         }
         match &container.image {
-            // That the Pod may use one image says nothing of another that has been put in its place since.
+            // Permission for one image says nothing about another that replaced it since.
             Image::Ready { name, .. } if *name == part.container.image.as_deref().unwrap_or_default() => {
                 if ready && !starting {
                     starting = true;
@@ -181,12 +181,12 @@ fn mount_volumes(plan: &mut PodActions, pod: &Pod, parts: &[ContainerRef<'_>], v
     if !again.is_empty() && volumes.is_paced() {
         free = if plan.due(volumes.rests(now), now) { free.min(1) } else { 0 };
     }
-    // Whoever is due for longest comes first, so that each is tried.
+    // The longest overdue comes first, so that each is tried.
     again.sort_by_key(|(since, _)| *since);
     again.iter().take(free).for_each(|(_, name)| plan.act(Action::MountVolume((*name).to_owned())));
 }
 
-/// Whether all volumes are mounted that any container of the Pod uses: upstream's `WaitForAttachAndMount`.
+/// Whether all volumes used by the Pod's containers are mounted: upstream's `WaitForAttachAndMount`.
 fn has_volumes(pod: &Pod, parts: &[ContainerRef<'_>], volumes: &PodVolumes) -> bool {
     used_volumes(pod, parts).all(|volume| volumes.is_mounted(&volume.name))
 }
@@ -197,7 +197,7 @@ fn used_volumes<'a>(pod: &'a Pod, parts: &'a [ContainerRef<'_>]) -> impl Iterato
     pod.spec().volumes.iter().flatten().filter(move |volume| used.contains(&*volume.name))
 }
 
-/// The containers that shall run now and do not; `None` when the Pod has done all it was for, or cannot go on.
+/// The containers that should run and do not; `None` if the Pod has completed or cannot go on.
 fn wanted<'a>(pod: &Pod, parts: &'a [ContainerRef<'a>], seen: &Observed) -> Option<Vec<&'a ContainerRef<'a>>> {
     let mut wanted = Vec::new();
     let is_main = |p: &&ContainerRef<'_>| p.role == Role::Main;
@@ -215,7 +215,7 @@ fn wanted<'a>(pod: &Pod, parts: &'a [ContainerRef<'a>], seen: &Observed) -> Opti
         return None;
     }
 
-    // Whoever debugs a Pod does not wait for what holds it up.
+    // Ephemeral containers do not wait for whatever holds up the Pod.
     wanted.extend(parts.iter().filter(|p| p.role == Role::Ephemeral && seen.container(p.name()).attempt.is_none()));
     for part in parts.iter().filter(|p| matches!(p.role, Role::Init | Role::Sidecar)) {
         let container = seen.container(part.name());
@@ -249,7 +249,7 @@ fn wanted<'a>(pod: &Pod, parts: &'a [ContainerRef<'a>], seen: &Observed) -> Opti
     Some(wanted)
 }
 
-/// Whether a container that ended so is started again.
+/// Whether a container is restarted after this exit.
 pub fn restarts(pod: &Pod, part: &ContainerRef<'_>, exit: &Exit) -> bool {
     let failed = exit.code != 0;
     match part.role {
@@ -260,7 +260,7 @@ pub fn restarts(pod: &Pod, part: &ContainerRef<'_>, exit: &Exit) -> bool {
                 return rule == "Restart";
             }
             match part.container.restart_policy.as_deref().unwrap_or(pod.restart_policy()) {
-                // A regular init container that has done its work is not run again.
+                // A regular init container that succeeded is not run again.
                 "Always" => failed || part.role == Role::Main,
                 "OnFailure" => failed,
                 _ => false,
@@ -269,7 +269,7 @@ pub fn restarts(pod: &Pod, part: &ContainerRef<'_>, exit: &Exit) -> bool {
     }
 }
 
-/// The action of the first of the container's restart rules that fits the exit code.
+/// The action of the container's first restart rule that matches the exit code.
 fn matching_rule(container: &ContainerSpec, code: i32) -> Option<&str> {
     let rules = container.restart_policy_rules.iter().flatten();
     rules
@@ -283,7 +283,7 @@ fn matching_rule(container: &ContainerSpec, code: i32) -> Option<&str> {
         .next()
 }
 
-/// Stops a running container that is unhealthy, whose image was changed, or which gets other resources by a restart alone.
+/// Stops a running container that is unhealthy, whose image changed, or whose resources can only change by a restart.
 fn restart_running(plan: &mut PodActions, pod: &Pod, part: &ContainerRef<'_>, container: &Container, now: Timestamp) {
     if !container.is_running() || container.busy == Busy::Starting {
         return;
@@ -307,13 +307,13 @@ fn restart_running(plan: &mut PodActions, pod: &Pod, part: &ContainerRef<'_>, co
     let again = if changed || restarts(pod, part, &killed) { ", will be restarted" } else { "" };
     let grace = grace.unwrap_or(pod.grace()).max(1);
     let why = format!("Container {} {what}{again}", part.name());
-    // An init container that ends well in answer to its signal has done its work.
+    // An init container that exits with success on its signal has completed.
     let renew = changed && matches!(part.role, Role::Main | Role::Sidecar);
     let (name, deadline) = (part.name().to_owned(), after(now, grace));
     stop(plan, container, StopContainer { container: name, deadline, why, renew }, now);
 }
 
-/// Brings what is allocated to the cgroups, once those have stopped that get it by a restart. Whether starts wait for that.
+/// Applies allocated resources, after stopping containers that get them by a restart. Returns whether starts must wait.
 fn resize(plan: &mut PodActions, parts: &[ContainerRef<'_>], seen: &Observed, now: Timestamp) -> bool {
     let Some(progress) = &seen.resize.progress else { return false };
     let behind = || parts.iter().filter(|p| is_behind(p, seen.container(p.name())));
@@ -337,7 +337,7 @@ fn resize(plan: &mut PodActions, parts: &[ContainerRef<'_>], seen: &Observed, no
     due
 }
 
-/// Whether a container that is not running may start: its back-off is over and no earlier trouble asks to wait.
+/// Whether a container that is not running may start: its back-off and retry delays have passed.
 fn may_start(plan: &mut PodActions, pod: &Pod, part: &ContainerRef<'_>, container: &Container, now: Timestamp) -> bool {
     let exit = container.attempt.as_ref().and_then(|a| a.exit.as_ref()).filter(|_| !container.renewing);
     if let Some(until) = exit.and_then(|exit| container.backoff.until(exit.finished_at, now)) {
@@ -353,8 +353,8 @@ fn may_start(plan: &mut PodActions, pod: &Pod, part: &ContainerRef<'_>, containe
     plan.due(container.waits(now), now)
 }
 
-/// A Pod that shall end: regular containers first, then the sidecars from the last to the first, each when all before it
-/// are gone or the grace period is over (KEP-753); then the sandbox, the volumes, and all the rest if the Pod was deleted.
+/// A Pod that should end: regular containers first, then sidecars in reverse order, each when all before it are gone or the grace
+/// period is over (KEP-753); then the sandbox, the volumes, and everything else if the Pod was deleted.
 fn end(plan: &mut PodActions, pod: &Pod, seen: &Observed, ends: &Stop, now: Timestamp) {
     let parts = pod.parts();
     let is_still = |p: &ContainerRef<'_>| seen.container(p.name()).is_still();
@@ -403,13 +403,13 @@ fn end(plan: &mut PodActions, pod: &Pod, seen: &Observed, ends: &Stop, now: Time
     }
 }
 
-/// Whether something is under way that writes below the Pod's folder, or to its cgroups: what ends the Pod comes after it.
+/// Whether an operation is writing below the Pod's folder or to its cgroups: ending the Pod must wait for it.
 fn is_busy(seen: &Observed) -> bool {
     let is_doing = [&seen.release, &seen.sandbox.stop].contains(&&Step::Doing);
     is_doing || seen.volumes.is_busy() || seen.refresh != Refresh::Idle || seen.resize.busy
 }
 
-/// Whether everything of the Pod has ended and been released, all its containers among it.
+/// Whether everything of the Pod, including its containers, has ended and been released.
 pub fn ended(parts: &[ContainerRef<'_>], intent: &Intent, seen: &Observed) -> bool {
     !intent.is_run()
         && parts.iter().all(|p| seen.container(p.name()).is_still())
@@ -419,7 +419,7 @@ pub fn ended(parts: &[ContainerRef<'_>], intent: &Intent, seen: &Observed) -> bo
         && !seen.resize.busy
 }
 
-/// Stops a container, unless it is being stopped already and no later, or that has just failed.
+/// Stops a container, unless a stop with the same or an earlier deadline is in progress, or one has just failed.
 fn stop(plan: &mut PodActions, container: &Container, order: StopContainer, now: Timestamp) {
     let promised = match container.busy {
         Busy::Stopping { deadline } => Some(deadline),
@@ -431,7 +431,7 @@ fn stop(plan: &mut PodActions, container: &Container, order: StopContainer, now:
     }
 }
 
-/// How long to wait after a stop that failed.
+/// The delay after a failed stop.
 pub const STOP_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// `seconds` after `now`.
@@ -439,7 +439,7 @@ pub fn after(now: Timestamp, seconds: i64) -> Timestamp {
     later(now, std::time::Duration::from_secs(seconds.max(0) as u64))
 }
 
-/// The restart count of an attempt as upstream counts it: sandboxes come and go, the count goes on.
+/// An attempt's restart count as upstream counts it, across sandboxes.
 pub fn restart_count(attempt: Option<&Attempt>) -> i32 {
     attempt.map_or(0, |a| a.restart as i32)
 }

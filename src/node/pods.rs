@@ -1,4 +1,5 @@
-//! All Pods of a node: from the server and the manifest folder to one worker each; adoption after a restart.
+//! All Pods of a node: distributes events from the server and the manifest folder to one worker per Pod; adopts Pods after a
+//! restart.
 
 mod grants;
 
@@ -36,10 +37,10 @@ use super::{
 };
 use podwright_client::{Delta, Informer, Key, Undecodable};
 
-/// How often tokens are looked after, and mirror Pods that could not be made are tried again.
+/// The interval for renewing tokens and retrying failed mirror Pods.
 const UPKEEP: Duration = Duration::from_secs(30);
 
-/// How often it is looked whether somebody else has changed records, or the files of ConfigMaps, Secrets and the like.
+/// The interval for checking whether records, or files of ConfigMaps, Secrets and the like, were changed externally.
 const GLANCE: Duration = Duration::from_secs(2);
 
 type Labels = Box<dyn Fn() -> BTreeMap<String, String> + Send + Sync>;
@@ -52,10 +53,10 @@ pub struct Pods {
     pub(super) workers: HashMap<String, Handle>,
     finished: mpsc::UnboundedSender<Ended>,
     ended: mpsc::UnboundedReceiver<Ended>,
-    /// How long workers that panicked wait for their successors.
+    /// Restart back-off of workers that panicked.
     broken: HashMap<String, Backoff>,
     due: (mpsc::UnboundedSender<String>, mpsc::UnboundedReceiver<String>),
-    /// The Pods of the server that this agent cannot read: their uids, and why.
+    /// Pods of the server that this agent cannot decode: their uids, and why.
     undecodable: HashMap<Key, (String, String)>,
     mirrors: Mirrors,
     references: References,
@@ -81,14 +82,14 @@ impl Pods {
         }
     }
 
-    /// Runs all Pods, forever. `wanted`: those bound to this node; `machine`: what a real node has beside its executor.
+    /// Runs all Pods, forever. `wanted`: those bound to this node; `machine`: the parts of a real node besides its executor.
     ///
     /// 1. Tidy the machine, then listen to it.
     /// 2. Wait for the first complete list of every source.
-    /// 3. Find what is there already.
+    /// 3. Find existing Pods.
     /// 4. Give each Pod its worker.
-    /// 5. Sweep away what belongs to none.
-    /// 6. Take what comes.
+    /// 5. Remove what belongs to none.
+    /// 6. Process events.
     pub async fn run(mut self, wanted: Informer<Pod>, machine: Option<(Arc<Objects>, Arc<Machine>)>) {
         self.shared.executor.tidy().await;
         let mut runtime_events = self.shared.executor.runtime_events();
@@ -136,7 +137,7 @@ impl Pods {
         }
     }
 
-    /// Workers for what was found, and for what is wanted; what is no longer wanted gets a worker that ends it.
+    /// Starts workers for found Pods and for desired ones; a found Pod that is not desired any more gets a worker that ends it.
     async fn adopt(&mut self, wanted: &Informer<Pod>, statics: &[Arc<Pod>]) {
         let mut found: HashMap<String, RecoveredPod> =
             self.shared.executor.find().await.into_iter().map(|f| (f.pod.uid().to_owned(), f)).collect();
@@ -149,7 +150,7 @@ impl Pods {
             }
         }
         for object in wanted.undecodable() {
-            // Deleted it is not: it goes on as it was admitted.
+            // It is not deleted: it goes on as it was admitted.
             if let Some(RecoveredPod { pod, mut seen }) = found.remove(&object.uid) {
                 let allocated = Allocation::of(&pod);
                 let pod = undecodable::overlay(&pod, &object.object);
@@ -183,12 +184,12 @@ impl Pods {
     fn tell(&mut self, uid: &str, event: PodEvent) {
         if let Some(worker) = self.workers.get_mut(uid) {
             worker.gone |= matches!(event, PodEvent::Gone);
-            // A worker that has just ended will be removed with its last word.
+            // A worker that has just ended will be removed with its last message.
             worker.inbox.send(event).ok();
         }
     }
 
-    /// A worker has ended: its Pod is done; or it panicked, and is replaced after a while.
+    /// A worker has ended: its Pod is done; or it panicked, and is replaced after a back-off.
     fn ended(&mut self, Ended { uid, panic }: Ended) {
         let worker = self.workers.get(&uid);
         let (Some(worker), Some(panic)) = (worker, panic) else {
@@ -215,18 +216,18 @@ impl Pods {
         });
     }
 
-    /// Nobody is to be told any more what was counted of a Pod's probes. Another Pod of its name may be here by now.
+    /// Drops the counters of a Pod's probes. Another Pod of the same name may exist by now.
     fn forget(&self, pod: &Pod) {
         let namesake = |other: &Handle| other.pod.name() == pod.name() && other.pod.namespace() == pod.namespace();
         let last = !self.workers.values().any(namesake);
-        // The last labels: see the table.
+        // The uid is the last label: see the table.
         self.shared.counters.forget(&[&PROBES_TOTAL], |labels| labels.last().is_some_and(|uid| uid == pod.uid()));
         self.shared.counters.forget(&[&PROBES_DURATION, &PROBES_WAIT], |labels| {
             last && labels.ends_with(&[pod.name().to_owned(), pod.namespace().to_owned()])
         });
     }
 
-    /// A new worker for a Pod whose worker panicked: it starts from what is found on the machine.
+    /// Starts a new worker for a Pod whose worker panicked, from what is found on the machine.
     async fn replace(&mut self, uid: &str) {
         let Some(Handle { pod, gone, allotment, .. }) = self.workers.remove(uid) else { return };
         match self.shared.executor.find_one(uid).await {
@@ -272,8 +273,8 @@ impl Pods {
         }
     }
 
-    /// A Pod of the server that this agent cannot read. It exists, so what runs of it goes on as it was last read; a Pod
-    /// that does not run yet waits until it can be read.
+    /// A Pod of the server that this agent cannot decode. It exists, so its running parts go on as last read; a Pod that does not
+    /// run yet waits until it can be decoded.
     fn undecodable(&mut self, object: &Undecodable) {
         let worker = self.workers.get(&object.uid);
         let pod = undecodable::overlay(&worker.map_or_else(Default::default, |w| (*w.pod).clone()), &object.object);
@@ -288,12 +289,12 @@ impl Pods {
             self.shared.recorder.warning(pod.about(None), "FailedDecode", why);
         }
         if worker.is_some() {
-            // What else is known of it holds: that it is being deleted, for one.
+            // The decodable rest applies: that it is being deleted, for example.
             self.changed(Arc::new(pod));
         }
     }
 
-    /// A Pod of the server is as it is now.
+    /// A Pod of the server has changed.
     fn changed(&mut self, pod: Arc<Pod>) {
         if pod.is_mirror() {
             if let Some(uid) = self.mirrors.seen(&pod) {
@@ -315,13 +316,13 @@ impl Pods {
             }
             worker.pod = pod;
         }
-        // What was taken back, or has ended, may make room for others.
+        // Released resources may make room for others.
         if self.grant(&uid) || over {
             self.grant_pending();
         }
     }
 
-    /// A Pod that this node has nothing of yet.
+    /// Starts a Pod of which nothing exists on this node yet.
     fn begin(&mut self, pod: Arc<Pod>) {
         let (mut intent, seen) = (Intent::Run, restore_status::recall(&pod, self.shared.env.now()));
         let fresh = pod.metadata.deletion_timestamp.is_none() && !pod.is_terminal();
@@ -346,7 +347,7 @@ impl Pods {
         }
     }
 
-    /// The manifest folder holds these Pods now.
+    /// The current Pods of the manifest folder.
     fn statics(&mut self, pods: Vec<Arc<Pod>>) {
         for gone in self.mirrors.replace(&pods) {
             self.tell(&gone, PodEvent::Gone);
@@ -359,7 +360,7 @@ impl Pods {
         }
     }
 
-    /// Connects a static Pod with the mirror that shows it, if there is one.
+    /// Connects a static Pod with its mirror Pod, if there is one.
     fn show(&mut self, pod: &Pod) {
         if let Some(mirror) = self.mirrors.of(pod) {
             self.shown_by(pod.uid(), mirror);
@@ -371,7 +372,7 @@ impl Pods {
         self.tell(uid, PodEvent::Mirror(mirror));
     }
 
-    /// Answers who looks after the disks.
+    /// Handles orders of the storage manager.
     fn ordered(&mut self, order: Order) {
         match order {
             Order::Active(answer) => {
@@ -409,7 +410,7 @@ impl Pods {
         }
     }
 
-    /// Tells a worker every exit that is known by now.
+    /// Sends a worker all exits known so far.
     fn catch_up(&mut self, pod: &Pod, seen: &Observed) {
         for (name, container) in &seen.containers {
             let Some(attempt) = &container.attempt else { continue };
@@ -430,7 +431,7 @@ impl Pods {
     }
 }
 
-/// The next item of a source that may not exist, or may have ended: then never.
+/// The next item of an optional source; never returns if it is missing or has ended.
 async fn next<T>(source: &mut Option<mpsc::UnboundedReceiver<T>>) -> Option<T> {
     match source {
         Some(receiver) => match receiver.recv().await {
@@ -441,8 +442,8 @@ async fn next<T>(source: &mut Option<mpsc::UnboundedReceiver<T>>) -> Option<T> {
     }
 }
 
-/// Looks for Pods whose volumes somebody else has changed, until nobody listens any more: their uids. Records of the runtime are
-/// written again meanwhile, at a pace of their own.
+/// Checks for Pods whose volumes were changed externally, until the receiver is dropped; sends their uids. Also rewrites the
+/// runtime's records, at a rate of their own.
 fn damaged_files(machine: Arc<Machine>) -> mpsc::UnboundedReceiver<String> {
     let (sender, receiver) = mpsc::unbounded_channel();
     let (looked_at, listened_to) = (machine.clone(), sender.clone());

@@ -1,4 +1,4 @@
-//! The calls by which a Pod's status reaches the server, and its object goes: each once; `pod::Report` says what and when.
+//! Single API calls that write a Pod's status and delete its object; `pod::Report` decides what and when.
 
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json, value::RawValue};
@@ -7,15 +7,15 @@ use super::{pod::report::shares_conditions, spec::PodExt, undecodable};
 use podwright_api::{Options, Status};
 use podwright_client::Client;
 
-/// Writes a status; the Pod as the server has it then.
+/// Writes a status; returns the Pod as the server then has it.
 ///
 /// # Errors
 ///
-/// The server has not taken it, or has not answered: it may have.
+/// The server rejected it, or did not respond: it may have been applied.
 pub async fn write(client: &Client, pod: &Pod, status: Value) -> Result<Pod, Status> {
     let mut metadata = json!({ "uid": pod.metadata.uid });
     if shares_conditions(pod) {
-        // Ours must not undo theirs.
+        // Our write must not undo others' changes.
         metadata["resourceVersion"] = json!(pod.metadata.resource_version);
     }
     let patch = json!({ "metadata": metadata, "status": status });
@@ -28,7 +28,7 @@ pub async fn write(client: &Client, pod: &Pod, status: Value) -> Result<Pod, Sta
 ///
 /// # Errors
 ///
-/// It is gone, or the server does not give it.
+/// It is gone, or the server does not return it.
 pub async fn read(client: &Client, pod: &Pod) -> Result<Pod, Status> {
     client.get(Some(pod.namespace()), pod.name()).await
 }
@@ -37,7 +37,7 @@ pub async fn read(client: &Client, pod: &Pod) -> Result<Pod, Status> {
 ///
 /// # Errors
 ///
-/// It is gone, is another one's by now, or the server does not delete it.
+/// It is gone, was replaced, or the server does not delete it.
 pub async fn delete(client: &Client, pod: &Pod) -> Result<(), Status> {
     let options = Options { grace_period_seconds: Some(0), ..Options::default() };
     client.delete::<Pod>(Some(pod.namespace()), pod.name(), pod.metadata.uid.as_deref(), options).await

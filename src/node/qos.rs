@@ -1,4 +1,4 @@
-//! QoS classes, requests and limits of Pods, and what follows from them for cgroups and the OOM killer.
+//! QoS classes, requests and limits of Pods, and the resulting cgroup settings and OOM scores.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ impl Class {
     }
 }
 
-/// A quantity in thousandths of its unit; what does not parse counts as nothing (the server has refused it).
+/// A quantity in thousandths of its unit; an unparsable one counts as zero (the server has rejected it).
 pub fn millis(q: &Quantity) -> i64 {
     q.0.parse::<quantity::Quantity>().map_or(0, |q| q.millis())
 }
@@ -47,13 +47,13 @@ pub fn limit<'a>(container: &'a Container, resource: &str) -> Option<&'a Quantit
     container.resources.as_ref()?.limits.as_ref()?.get(resource)
 }
 
-/// What a container requests: the limit, where it names no request.
+/// A container's request, or its limit without one.
 pub fn request<'a>(container: &'a Container, resource: &str) -> Option<&'a Quantity> {
     let own = container.resources.as_ref().and_then(|r| r.requests.as_ref()).and_then(|r| r.get(resource));
     own.or_else(|| limit(container, resource))
 }
 
-/// Upstream's `ComputePodQOS`: by cpu and memory alone.
+/// Upstream's `ComputePodQOS`: considers only cpu and memory.
 pub fn class(pod: &Pod) -> Class {
     let (mut any, mut guaranteed) = (false, true);
     let pod_level = pod.spec().resources.as_ref();
@@ -88,12 +88,12 @@ pub fn class(pod: &Pod) -> Class {
     }
 }
 
-/// What a Pod requests of a resource in all, thousandths.
+/// A Pod's total request of a resource, in thousandths.
 pub fn pod_request(pod: &Pod, resource: &str) -> i64 {
     thousandths(&pod_resources::requests(pod), resource)
 }
 
-/// What a Pod may use of a resource in all, thousandths; `None` if any container has no limit and the Pod has none.
+/// A Pod's total limit of a resource, in thousandths; `None` if the Pod and any container have none.
 pub fn pod_limit(pod: &Pod, resource: &str) -> Option<i64> {
     let whole = pod.spec().resources.as_ref().and_then(|r| r.limits.as_ref());
     let bounded = whole.is_some_and(|limits| limits.contains_key(resource))
@@ -106,7 +106,7 @@ fn thousandths(amounts: &Amounts, resource: &str) -> i64 {
     if resource == "cpu" { amount } else { amount.saturating_mul(1000) }
 }
 
-/// Upstream's `GetContainerOOMScoreAdjust`, but for who is critical; `capacity` is the node's memory in bytes.
+/// Upstream's `GetContainerOOMScoreAdjust`, without critical Pods; `capacity` is the node's memory in bytes.
 pub fn oom_score_adj(pod: &Pod, container: &Container, capacity: i64) -> i64 {
     if is_critical(pod) {
         return -997;
@@ -122,7 +122,7 @@ pub fn oom_score_adj(pod: &Pod, container: &Container, capacity: i64) -> i64 {
     }
 }
 
-/// cpu.weight of so many thousandths of a CPU: shares first, then runc's conversion of shares to weight.
+/// cpu.weight of a number of milli-CPUs: converted to shares first, then by runc's formula to a weight.
 pub fn cpu_weight(millis: i64) -> u64 {
     let shares = (millis.saturating_mul(1024) / 1000).clamp(2, 262_144) as u64;
     1 + ((shares - 2) * 9999) / 262_142
@@ -130,7 +130,7 @@ pub fn cpu_weight(millis: i64) -> u64 {
 
 /// cpu.max quota in microseconds per 100 ms; at least 1 ms, as upstream.
 pub fn cpu_quota(millis: i64) -> Option<u64> {
-    /// The kernel refuses more (`MAX_BW` of kernel/sched/sched.h).
+    /// The kernel rejects more (`MAX_BW` of kernel/sched/sched.h).
     const MOST: u64 = (1 << 44) - 1;
     (millis > 0).then(|| (millis as u64).saturating_mul(100).clamp(1000, MOST))
 }

@@ -1,4 +1,4 @@
-//! Which objects of the API concern a Pod: those whose changes its worker hears of.
+//! Which Pods refer to an API object: their workers are notified of its changes.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -17,16 +17,16 @@ use super::{
 /// Which Pods refer to an object: in a volume, or in a container's environment.
 #[derive(Default)]
 pub struct References {
-    /// A hash of the object, and the Pod's uid: a hash takes less than a name, of which a Pod may have thousands. Where two objects have
-    /// the same, a Pod is told of one that does not concern it.
+    /// A hash of the object, and the Pod's uid: hashes are smaller than names, of which a Pod may have thousands. After a collision
+    /// a Pod is notified of an unrelated object.
     pods: BTreeSet<(u64, Arc<str>)>,
     of: HashMap<Arc<str>, BTreeSet<u64>>,
-    /// Nobody can choose names of the same hash.
+    /// Keyed, so that users cannot choose colliding names.
     hasher: RandomState,
 }
 
 impl References {
-    /// The Pod is so from now on.
+    /// Adds or updates the Pod.
     pub fn put(&mut self, pod: &Pod) {
         self.remove(pod.uid());
         let all = references_of_all(pod);
@@ -46,7 +46,7 @@ impl References {
         }
     }
 
-    /// The uids of those that are concerned.
+    /// The uids of the referring Pods.
     pub fn to(&self, Changed { what, key }: &Changed) -> Vec<Arc<str>> {
         let hash = self.hash(*what, &key.namespace, &key.name);
         let first: (u64, Arc<str>) = (hash, "".into());
@@ -69,7 +69,7 @@ fn references_of_all(pod: &Pod) -> BTreeSet<Reference> {
     volumes.chain(env).collect()
 }
 
-/// The ConfigMaps and Secrets that a container's environment is made of.
+/// The ConfigMaps and Secrets in a container's environment.
 pub fn env_references(container: &Container) -> (BTreeSet<String>, BTreeSet<String>) {
     let (mut maps, mut secrets) = (BTreeSet::new(), BTreeSet::new());
     for from in container.env_from.iter().flatten() {

@@ -1,7 +1,7 @@
-//! The Node object: registration, conditions, and the Lease by which the control plane knows that the node is alive.
+//! The Node object: registration, conditions, and the Lease that shows the control plane that the node is alive.
 //!
-//! What was told is compared with the newest object each time that changes: a Node that somebody has made anew, labels that he
-//! has taken away, a status that says something else (as `Ready: Unknown` after a silence) are put right at once.
+//! What was reported is compared with each new version of the object: a recreated Node, removed labels, or a changed status (such
+//! as `Ready: Unknown` after missed heartbeats) is repaired at once.
 
 use std::{
     collections::BTreeMap,
@@ -44,10 +44,10 @@ pub(super) const HEARTBEAT: Duration = Duration::from_secs(10);
 pub(super) const REPORT: Duration = Duration::from_secs(300);
 pub(super) const LEASE_SECONDS: i32 = 40;
 const RETRY: Duration = Duration::from_millis(200);
-/// Between two repairs of the Node there are so much at most.
+/// The longest delay between two repairs of the Node.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Tells the server about this node.
+/// Reports this node to the server.
 pub struct Registration {
     client: Client,
     env: Env,
@@ -59,15 +59,15 @@ pub struct Registration {
     disk_usage: String,
     /// Where the node keeps volumes of the built-in provisioner, if it does.
     local_volumes: Option<PathBuf>,
-    /// Whether the agent answers for the node's endpoints: a hollow one has none.
+    /// Whether the agent serves the node's endpoints: a hollow one does not.
     answers: bool,
     told: Mutex<Told>,
-    /// Whether the node takes Pods by now.
+    /// Whether the node accepts Pods yet.
     ready: AtomicBool,
     signals: Signals,
 }
 
-/// What the node's conditions say of its machine.
+/// Inputs of the node's conditions.
 #[derive(Clone)]
 pub struct Signals {
     /// Whether the disks are too full.
@@ -108,14 +108,14 @@ impl Registration {
         })
     }
 
-    /// What the node says of how it keeps things.
+    /// Annotations that describe how the node stores data.
     fn annotations(&self) -> BTreeMap<String, String> {
         let folder = self.local_volumes.iter().filter_map(|folder| folder.to_str());
         let own = folder.map(|folder| (local::FOLDER.to_owned(), folder.to_owned()));
         own.chain([(DISK_USAGE.to_owned(), self.disk_usage.clone())]).collect()
     }
 
-    /// Makes the Node, or brings an existing one up to date. Tries until the server takes it.
+    /// Creates the Node, or updates an existing one. Retries until the server accepts it.
     pub async fn register(&self) {
         loop {
             match self.try_register().await {
@@ -160,7 +160,7 @@ impl Registration {
         own.into_iter().chain(self.config.labels.iter().cloned()).collect()
     }
 
-    /// The node takes Pods from now on.
+    /// The node accepts Pods from now on.
     pub async fn ready(&self) {
         self.ready.store(true, Ordering::Relaxed);
         while let Err(status) = self.refresh().await {
@@ -199,11 +199,11 @@ impl Registration {
         if self.answers {
             status["daemonEndpoints"] = json!({ "kubeletEndpoint": { "Port": KUBELET_PORT } });
         }
-        // Another one of this name is not to get this one's conditions.
+        // The uid keeps these conditions off another Node of the same name.
         let patch = json!({ "metadata": { "uid": old.metadata.uid }, "status": status });
         let node = self.client.merge::<Node>(None, &self.config.name, Some("status"), patch).await?;
         let mut told = self.told();
-        // A slower answer to an earlier report.
+        // A slower response to an earlier report.
         if revision(&node) >= told.revision || Some(&told.uid) != node.metadata.uid.as_ref() {
             *told = Told::of(&status, &node);
         }
@@ -214,14 +214,14 @@ impl Registration {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What of the newest object is not as this agent has told it.
+    /// How the newest object differs from what this agent reported.
     fn amiss(&self, node: &Node) -> Option<Amiss> {
         let labels = node.metadata.labels.as_ref();
         let missing = self.labels().iter().any(|(key, _)| labels.is_none_or(|labels| !labels.contains_key(key)));
         self.told().amiss(node).or(missing.then_some(Amiss::Labels))
     }
 
-    /// Puts right what is amiss. The Lease comes first: without it the node would soon be silent again.
+    /// Repairs the difference. The Lease comes first: without it the node would soon be considered dead again.
     async fn repair(&self, amiss: Amiss) -> Result<(), Status> {
         if let Err(status) = self.renew().await {
             tracing::warn!(%status, "failed to renew the node's lease");
@@ -268,8 +268,8 @@ impl Registration {
         all
     }
 
-    /// Renews the Lease every 10 s, reports the status every 5 min and puts right what others make of the Node, for as long as
-    /// the agent runs. `nodes` has this node's alone.
+    /// Renews the Lease every 10 s, reports the status every 5 min and reverts others' changes of the Node, for as long as the
+    /// agent runs. `nodes` contains only this node.
     pub async fn heartbeat(self: Arc<Registration>, nodes: Informer<Node>) {
         let mut ticks = tokio::time::interval(HEARTBEAT);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -277,12 +277,12 @@ impl Registration {
         let Signals { mut pressure, mut conflicting_tables } = self.signals.clone();
         let mut changes = nodes.subscribe();
         let mut repairs = Repairs::default();
-        // What is amiss, and when it may be put right.
+        // The difference, and when it may be repaired.
         let mut due: Option<Instant> = None;
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
-                // With this beat, not with one of the next thirty.
+                // With this heartbeat, not with one of the next thirty.
                 Ok(()) = pressure.changed() => since_report = REPORT,
                 Ok(()) = conflicting_tables.changed() => since_report = REPORT,
                 Some(_) = changes.recv() => {
@@ -355,7 +355,7 @@ impl Registration {
     }
 }
 
-/// When repairs may be made: at once, and ever more seldom while somebody undoes them.
+/// When repairs may be made: at once, and ever less often while they are undone.
 #[derive(Default)]
 struct Repairs {
     last: Option<Instant>,
@@ -375,7 +375,7 @@ impl Repairs {
     }
 }
 
-/// A node without a network of its own says nothing.
+/// A node without its own network reports nothing.
 fn tables(found: Option<&Result<Vec<String>, String>>) -> Option<(&'static str, &'static str, &'static str, String)> {
     let none = || "no table of another program drops traffic of Pods".to_owned();
     found.map(|found| match found.as_deref() {
@@ -395,7 +395,7 @@ async fn at(due: Option<Instant>) {
     }
 }
 
-/// The node's Pod ranges, once the control plane has given them.
+/// The node's Pod ranges, once the control plane has assigned them.
 pub async fn pod_ranges(nodes: &Informer<Node>) -> Vec<IpNet> {
     let mut changes = nodes.subscribe();
     while let Some(delta) = changes.recv().await {
@@ -407,7 +407,7 @@ pub async fn pod_ranges(nodes: &Informer<Node>) -> Vec<IpNet> {
     Vec::new()
 }
 
-/// Tells the ranges whenever they are others than `known`: those of a Node that was made anew.
+/// Calls `tell` with the ranges whenever they differ from `known`: after a Node was recreated.
 pub async fn follow_pod_ranges(nodes: Informer<Node>, mut known: Vec<IpNet>, tell: impl Fn(Vec<IpNet>)) {
     let mut changes = nodes.subscribe();
     while let Some(delta) = changes.recv().await {

@@ -1,7 +1,7 @@
-//! Who lives here: the one table by which this node finds the Pod that the API means, for sessions and for figures.
+//! The Pods of this node: the one table that maps API objects to Pods, for sessions and metrics.
 //!
-//! An object of the API names a Pod of this node by namespace, name and uid, all three. A mirror Pod stands for the static Pod
-//! that this agent has found it to show. Nothing is taken from what a user can write: annotations least of all.
+//! An API object identifies a Pod by namespace, name and uid together. A mirror Pod stands for the static Pod that this agent
+//! created it for. Nothing is taken from what users can write, in particular annotations.
 
 use std::{
     collections::HashMap,
@@ -14,27 +14,27 @@ use k8s_openapi::api::core::v1::Pod;
 use super::spec::PodExt;
 use podwright_api::{Status, Watermark, rpc::PodRef};
 
-/// An agent that has just begun finds its Pods in less; who asks for one waits for that.
+/// A starting agent finds its Pods in less; requests wait for that.
 const RECOVERY: Duration = Duration::from_secs(20);
 
 /// The Pods that this node runs.
 #[derive(Debug, Default)]
 pub struct Residents {
     state: RwLock<State>,
-    /// 1 once the Pods that were there when the agent began are among them.
+    /// 1 once the Pods that existed at the agent's start are included.
     recovered: Watermark,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// By the uid that the node knows them by.
+    /// By the node's uid of the Pod.
     pods: HashMap<String, Arc<Pod>>,
-    /// Uids of mirror Pods: those of the static Pods that they show.
+    /// Mirror Pod uids to static Pod uids.
     mirrors: HashMap<String, String>,
 }
 
 impl Residents {
-    // Each change is one insertion or removal: what a panic left behind is sound.
+    // Each change is a single insertion or removal: the state is consistent even after a panic.
     fn read(&self) -> RwLockReadGuard<'_, State> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -42,34 +42,34 @@ impl Residents {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Those that were here before are known by now: whoever is not does not live here.
+    /// The Pods that existed before are known now: any other does not exist here.
     pub fn recovered(&self) {
         self.recovered.set(1);
     }
 
-    /// A Pod lives here, or has changed.
+    /// Adds or updates a Pod.
     pub fn put(&self, pod: Arc<Pod>) {
         self.write().pods.insert(pod.uid().to_owned(), pod);
     }
 
-    /// Nothing is left of a Pod.
+    /// Removes a Pod of which nothing is left.
     pub fn remove(&self, uid: &str) {
         let mut state = self.write();
         state.pods.remove(uid);
         state.mirrors.retain(|_, of| of != uid);
     }
 
-    /// A mirror Pod shows a static Pod.
+    /// Links a mirror Pod to its static Pod.
     pub fn shows(&self, mirror: &str, uid: &str) {
         self.write().mirrors.insert(mirror.to_owned(), uid.to_owned());
     }
 
-    /// A mirror Pod is gone.
+    /// Removes a mirror Pod.
     pub fn shows_no_more(&self, mirror: &str) {
         self.write().mirrors.remove(mirror);
     }
 
-    /// The Pod of this node that an object of the API is, or shows.
+    /// The Pod of this node that an API object is, or mirrors.
     pub fn find(&self, object: &PodRef) -> Option<Arc<Pod>> {
         let state = self.read();
         let pod = match state.mirrors.get(&object.uid) {
@@ -79,10 +79,10 @@ impl Residents {
         pod.filter(|pod| pod.namespace() == object.namespace && pod.name() == object.name).cloned()
     }
 
-    /// The same for whoever asks from outside, perhaps as soon as this agent is connected: it is looked for when the Pods that were
-    /// here before are known.
+    /// The same for requests from outside, which may come as soon as this agent is connected: waits until the existing Pods are
+    /// known.
     ///
-    /// Fails with `NotFound` where it does not live here, and with `ServiceUnavailable` where that is not known in time.
+    /// Fails with `NotFound` if the Pod is not here, and with `ServiceUnavailable` if that is not known in time.
     pub async fn sought(&self, object: &PodRef) -> Result<Arc<Pod>, Status> {
         let in_time = tokio::time::timeout(RECOVERY, self.recovered.reached(1)).await;
         match self.find(object) {
@@ -104,14 +104,14 @@ impl Residents {
         all
     }
 
-    /// The Pod of this name; of several, whose earlier ones end, the one that does not.
+    /// The Pod of this name; of several, the one that is not terminating.
     pub fn named(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
         let state = self.read();
         let named = state.pods.values().filter(|pod| pod.namespace() == namespace && pod.name() == name);
         named.max_by_key(|pod| (pod.metadata.deletion_timestamp.is_none(), &pod.metadata.creation_timestamp)).cloned()
     }
 
-    /// The uid by which the API knows a Pod of this node: its own, or its mirror's, if it has one.
+    /// The API's uid of a Pod of this node: its own, or that of its mirror.
     pub fn api_uid(&self, uid: &str) -> Option<String> {
         let state = self.read();
         if state.pods.get(uid)?.is_static() {

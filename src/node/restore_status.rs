@@ -1,4 +1,4 @@
-//! What the server remembers of a Pod and the machine does not, or no more. Pure.
+//! Restores what the server knows of a Pod and the machine does not. Pure.
 
 use std::collections::HashMap;
 
@@ -20,7 +20,7 @@ fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
         .flatten()
 }
 
-/// For a Pod that was found on the machine: which containers had started and were ready, and when the Pod began.
+/// For a Pod found on the machine: which containers had started and were ready, and when the Pod began.
 pub fn carry_over(pod: &Pod, seen: &mut Observed) {
     for known in statuses(pod) {
         let container = seen.container_mut(&known.name);
@@ -35,8 +35,8 @@ pub fn carry_over(pod: &Pod, seen: &mut Observed) {
     }
 }
 
-/// For a Pod of which nothing was found: how its containers had ended, and how often they were started. One that ran
-/// has ended since, and nobody saw how. So a container that is not to run twice does not, also when a backup is restored.
+/// For a Pod that was not found: how its containers exited, and how often they were started. One that was running has exited since,
+/// with unknown result. So a container that must not run twice does not, even after a backup is restored.
 pub fn recall(pod: &Pod, now: Timestamp) -> Observed {
     let mut seen = Observed::default();
     if pod.is_terminal() {
@@ -54,7 +54,7 @@ pub fn recall(pod: &Pod, now: Timestamp) -> Observed {
     seen
 }
 
-/// Whether a container was to be started again that its restart policy would leave as it ended.
+/// Whether a container was to be restarted although its restart policy would not.
 fn was_renewing(pod: &Pod, part: &ContainerRef<'_>, known: &ContainerStatus, attempt: &Attempt) -> bool {
     let waits = known.state.as_ref().is_some_and(|state| state.waiting.is_some());
     let may_renew = matches!(part.role, Role::Main | Role::Sidecar);

@@ -1,7 +1,7 @@
-//! The start of a Pod as spans, parts of the trace of the request that has made it.
+//! The startup of a Pod as spans, in the trace of the request that created it.
 //!
-//! Which trace that is the server tells this node, once, when a Pod is new here. Nothing waits for it: what has been done
-//! meanwhile is told afterwards, with its times.
+//! The node asks the server for that trace once, when a Pod is new here. Nothing waits for the response: steps done meanwhile are
+//! reported afterwards, with their times.
 
 use std::time::{Duration, SystemTime};
 
@@ -15,10 +15,10 @@ use podwright_api::{
 };
 use podwright_client::Client;
 
-/// What is told of one start; what is beyond that is left out.
+/// Maximum reported steps of one start; the rest is left out.
 const PARTS: usize = 64;
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// A Pod that has not started by then is told of as it is.
+/// A Pod that has not started by then is reported unfinished.
 const LONGEST: Duration = Duration::from_secs(600);
 
 /// One step of a start.
@@ -30,12 +30,12 @@ struct Part {
     failure: Option<String>,
 }
 
-/// Where the steps of a Pod's start are told; nowhere, if nothing is traced.
+/// Receives the steps of a Pod's start; does nothing without tracing.
 #[derive(Clone, Default)]
 pub struct StartTrace(Option<mpsc::Sender<Part>>);
 
 impl StartTrace {
-    /// The start of a Pod begins. It has ended when all clones are gone.
+    /// Begins a Pod's startup trace. It ends when all clones are dropped.
     pub fn begin(client: &Client, pod: &Pod) -> StartTrace {
         if !are_made() {
             return StartTrace(None);
@@ -45,7 +45,7 @@ impl StartTrace {
         StartTrace(Some(sender))
     }
 
-    /// Does a step; `failed` says of what comes of it why it has failed, if it has.
+    /// Runs a step; `failed` extracts the error from its result.
     pub async fn step<T>(
         &self,
         name: &'static str,
@@ -58,18 +58,18 @@ impl StartTrace {
         let done = work.await;
         let container = container.map(str::to_owned);
         let part = Part { name, container, began, ended: SystemTime::now(), failure: failed(&done) };
-        // Nobody listens where the trace is not recorded.
+        // Nothing receives it if the trace is not recorded.
         let _ = sender.try_send(part);
         done
     }
 }
 
-/// Why a step has failed, if it has.
+/// The error of a step, if any.
 pub fn trouble<T>(done: &Result<T, ActionError>) -> Option<String> {
     done.as_ref().err().map(ActionError::to_string)
 }
 
-/// What has made a Pod.
+/// The trace of the request that created a Pod.
 async fn cause(client: &Client, pod: &Pod) -> Option<Link> {
     let request = Request {
         verb: Verb::Get,

@@ -1,4 +1,4 @@
-//! Short answers about a Pod's manifest that the rest of the agent keeps asking.
+//! Common queries on a Pod's manifest.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -9,22 +9,22 @@ use k8s_openapi::{
 
 use podwright_client::reference;
 
-/// Where the manifest of a static Pod came from: `file`; Pods of the API server say `api`.
+/// The source of a static Pod's manifest: `file`; Pods of the API server have `api`.
 pub const SOURCE: &str = "kubernetes.io/config.source";
 /// The hash of a static Pod's manifest.
 pub const HASH: &str = "kubernetes.io/config.hash";
 pub use podwright_api::pod_references::MIRROR;
 
-/// Of a Pod whose kernel operations are not to be recorded: `off`.
+/// `off` on a Pod whose kernel operations are not to be recorded.
 pub const JOURNAL: &str = "podwright/journal";
 
-/// Of a Pod on a hollow node, what each of its containers is said to use: `cpu=250m,memory=64Mi`.
+/// On a Pod of a hollow node, the pretended usage of each of its containers: `cpu=250m,memory=64Mi`.
 pub const USAGE: &str = "podwright/hollow-usage";
 
-/// The part that a container plays in its Pod.
+/// The role of a container in its Pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Runs to its end before the next container starts.
+    /// Runs to completion before the next container starts.
     Init,
     /// An init container with `restartPolicy: Always` (KEP-753).
     Sidecar,
@@ -32,12 +32,12 @@ pub enum Role {
     Ephemeral,
 }
 
-/// One container of a Pod, whatever list it stands in.
+/// One container of a Pod, from any of its lists.
 #[derive(Clone, Debug)]
 pub struct ContainerRef<'a> {
     pub role: Role,
     pub container: Cow<'a, Container>,
-    /// The container whose processes an ephemeral one shall see.
+    /// The container whose processes an ephemeral one should see.
     pub target: Option<&'a str>,
 }
 
@@ -46,7 +46,7 @@ impl ContainerRef<'_> {
         &self.container.name
     }
 
-    /// Its place: `spec.containers{web}`, as events name it.
+    /// Its field path: `spec.containers{web}`, as in events.
     pub fn path(&self) -> String {
         let list = match self.role {
             Role::Init | Role::Sidecar => "initContainers",
@@ -108,11 +108,11 @@ fn spec(pod: &Pod) -> &PodSpec {
     pod.spec.as_ref().unwrap_or(&EMPTY)
 }
 
-/// Whether a Pod stays whatever the node lacks: static Pods, which nobody would make anew, and those of the system's own
-/// priorities in the system's own namespace.
+/// Whether a Pod is exempt from node pressure: static Pods, which no controller would recreate, and those with system priorities in
+/// the system namespace.
 ///
-/// Upstream's `IsCriticalPod` believes the priority alone. Any tenant may write that, and what it exempts from (limits of disk,
-/// eviction, the kernel's choice of victims) is what keeps the others' Pods running.
+/// Upstream's `IsCriticalPod` only checks the priority. Any tenant may set that, and the exemptions (disk limits, eviction, OOM
+/// score) are what protects the other Pods.
 pub fn is_critical(pod: &Pod) -> bool {
     /// `SystemCriticalPriority`
     const SYSTEM: i32 = 2_000_000_000;
@@ -121,17 +121,17 @@ pub fn is_critical(pod: &Pod) -> bool {
     pod.is_static() || of_system()
 }
 
-/// The newer of two states of one object.
+/// The newer of two versions of an object.
 pub fn newer(old: &Arc<Pod>, new: Arc<Pod>) -> Arc<Pod> {
     if revision(&new) >= revision(old) { new } else { old.clone() }
 }
 
-/// `metadata.resourceVersion` as a number; 0 for what no server has seen.
+/// `metadata.resourceVersion` as a number; 0 for an object not stored on a server.
 pub fn revision(pod: &Pod) -> u64 {
     pod.metadata.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0)
 }
 
-/// What the agent asks of a Pod's manifest.
+/// What the agent needs from a Pod's manifest.
 pub trait PodExt {
     fn spec(&self) -> &PodSpec;
     fn uid(&self) -> &str;
@@ -143,7 +143,7 @@ pub trait PodExt {
     fn full_name(&self) -> String {
         format!("{}_{}({})", self.name(), self.namespace(), self.uid())
     }
-    /// One of them; who needs many asks for `parts`, once.
+    /// The container of this name; to look up many, call `parts` once.
     fn part(&self, name: &str) -> Option<ContainerRef<'_>>;
     fn volume(&self, name: &str) -> Option<&Volume> {
         self.spec().volumes.iter().flatten().find(|volume| volume.name == name)
@@ -151,27 +151,27 @@ pub trait PodExt {
     fn restart_policy(&self) -> &str {
         self.spec().restart_policy.as_deref().unwrap_or("Always")
     }
-    /// Seconds between SIGTERM and SIGKILL: what the deletion says, or else the spec.
+    /// Seconds between SIGTERM and SIGKILL: from the deletion, or else the spec.
     fn grace(&self) -> i64;
     fn host_network(&self) -> bool {
         self.spec().host_network == Some(true)
     }
-    /// Whether its users are others on the host.
+    /// Whether it has its own user namespace.
     fn has_own_users(&self) -> bool {
         self.spec().host_users == Some(false)
     }
     fn annotation(&self, key: &str) -> Option<&str>;
-    /// Whether it is of the manifest folder. An object of the server is not, whatever its annotations say: any user writes
-    /// those, and what the server has stored has a version.
+    /// Whether it comes from the manifest folder. An object of the server never does, whatever its annotations: users write those,
+    /// but everything stored on the server has a version.
     fn is_static(&self) -> bool;
-    /// Whether the object only shows a static Pod of its node. The annotation alone does not make it one.
+    /// Whether the object only mirrors a static Pod of its node. The annotation alone is not enough.
     fn is_mirror(&self) -> bool;
-    /// Whether the object has a mirror's annotation, and is none: it shows nothing, and nobody meant it to run.
+    /// Whether the object has a mirror's annotation without being one: it mirrors nothing, and must not run.
     fn is_false_mirror(&self) -> bool {
         self.annotation(MIRROR).is_some() && !self.is_mirror()
     }
     fn is_terminal(&self) -> bool;
-    /// Whom events are about: the Pod, or one container of it.
+    /// The subject of events: the Pod, or one container of it.
     fn about(&self, container: Option<&str>) -> ObjectReference;
 }
 

@@ -1,4 +1,4 @@
-//! How long a Pod takes to run, for the metrics that tell of it. Pure.
+//! The startup durations of a Pod, for the metrics. Pure.
 
 use std::time::Duration;
 
@@ -7,16 +7,16 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 
 use super::pod::observed::{Observed, SandboxState};
 
-/// Of a Pod that this agent starts: from when it saw it until it runs.
+/// Tracks a Pod started by this agent: from when it was first seen until it runs.
 #[derive(Clone, Debug)]
 pub struct Startup {
-    /// `None`: it has run, or is none of this agent's.
+    /// `None`: it has run, or was started by another agent.
     seen: Option<Timestamp>,
-    /// How long images were pulled for it.
+    /// Total duration of image pulls.
     pulled: Duration,
 }
 
-/// How long a start took.
+/// The durations of a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Took {
     /// Since this agent first saw the Pod.
@@ -26,7 +26,7 @@ pub struct Took {
 }
 
 impl Startup {
-    /// What an earlier agent has begun is not timed.
+    /// A Pod started by an earlier agent is not timed.
     pub fn new(pod: &Pod, seen: &Observed, now: Timestamp) -> Startup {
         let fresh = seen.sandbox.state == SandboxState::None && phase(pod.status.as_ref()) == "Pending";
         Startup { seen: fresh.then_some(now), pulled: Duration::ZERO }
@@ -36,7 +36,7 @@ impl Startup {
         self.pulled = self.pulled.saturating_add(took);
     }
 
-    /// How long it took, once all containers have been started.
+    /// The durations, once all containers have started.
     pub fn look(&mut self, pod: &Pod, status: &PodStatus, seen: &Observed, now: Timestamp) -> Option<Took> {
         let begin = self.seen?;
         if phase(Some(status)) != "Running" {
@@ -51,7 +51,7 @@ impl Startup {
     }
 }
 
-/// How long an init container ran that has ended.
+/// How long an exited init container ran.
 fn ran(init: &ContainerStatus, seen: &Observed) -> Option<Duration> {
     let attempt = seen.containers.get(&init.name)?.attempt.as_ref()?;
     let took: SignedDuration = attempt.exit.as_ref()?.finished_at.duration_since(attempt.started_at?);

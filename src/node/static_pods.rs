@@ -1,4 +1,4 @@
-//! Static Pods: manifests in a folder of the node, and the mirror Pods by which the server shows them.
+//! Static Pods: manifests in a folder of the node, and the mirror Pods that represent them on the server.
 
 use std::{
     collections::HashMap,
@@ -27,12 +27,12 @@ use super::{
 use podwright_api::{FieldValidation, Options, Status, kinds, pod_references, strategy, yaml};
 use podwright_client::Client;
 
-/// Without inotify the folder is read so often.
+/// The polling interval without inotify.
 const POLL: Duration = Duration::from_secs(20);
-/// A manifest has at most so many bytes: kubelet's `maxConfigLength`.
+/// Maximum size of a manifest: kubelet's `maxConfigLength`.
 const LARGEST: usize = 10 << 20;
 
-/// The Pods of the manifest folder: the complete list now, and again whenever it changes.
+/// Sends the Pods of the manifest folder: the complete list now, and again whenever it changes.
 pub fn watch(folder: &Path, node: &str) -> mpsc::UnboundedReceiver<Vec<Arc<Pod>>> {
     let (sender, receiver) = mpsc::unbounded_channel();
     let (folder, node) = (folder.to_owned(), node.to_owned());
@@ -46,7 +46,7 @@ pub fn watch(folder: &Path, node: &str) -> mpsc::UnboundedReceiver<Vec<Arc<Pod>>
             let pods = match disk::work(move || read_folder(&from, &of)).await {
                 Ok(pods) => pods,
                 Err(why) => {
-                    // What ran runs on.
+                    // Running Pods go on.
                     tracing::error!(why, folder = %folder.display(), "failed to read the manifest directory");
                     tokio::time::sleep(POLL).await;
                     continue;
@@ -73,7 +73,7 @@ fn changes(folder: &Path) -> Option<Changes> {
     let watch = || -> io::Result<Changes> {
         let inotify = Inotify::init()?;
         inotify.watches().add(folder, mask)?;
-        // One file's change is several events: what has come together is read once.
+        // One file's change causes several events: they are handled together.
         Ok(Box::pin(inotify.into_event_stream(vec![0; 4096])?.ready_chunks(64).map(drop)))
     };
     match watch() {
@@ -85,8 +85,8 @@ fn changes(folder: &Path) -> Option<Changes> {
     }
 }
 
-/// All Pods of the folder's `.yaml`, `.yml` and `.json` files. A file that does not hold Pods, or that others may
-/// write, is said and left out.
+/// All Pods of the folder's `.yaml`, `.yml` and `.json` files. A file that does not contain Pods, or that others may write, is
+/// reported and skipped.
 pub fn read_folder(folder: &Path, node: &str) -> Vec<Arc<Pod>> {
     let mut files: Vec<PathBuf> =
         std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
@@ -97,7 +97,7 @@ pub fn read_folder(folder: &Path, node: &str) -> Vec<Arc<Pod>> {
     };
     let (mut pods, deciders) = (Vec::new(), trusted::deciders());
     for file in files.iter().filter(is_manifest) {
-        // Whoever writes it may be root here.
+        // Anyone who can write it can become root here.
         if let Err(why) = trusted::check(file, &deciders) {
             tracing::warn!(file = %file.display(), why, "ignoring a static Pod manifest");
             continue;
@@ -110,7 +110,7 @@ pub fn read_folder(folder: &Path, node: &str) -> Vec<Arc<Pod>> {
     pods
 }
 
-/// Why a file holds no static Pods.
+/// Why a file contains no valid static Pods.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
     #[error(transparent)]
@@ -122,22 +122,22 @@ pub enum ManifestError {
     /// Neither YAML nor JSON.
     #[error(transparent)]
     Syntax(#[from] yaml::YamlError),
-    /// It is of this kind.
+    /// It has this kind.
     #[error("expected a Pod, found {0}")]
     NotAPod(Value),
-    /// The server would refuse it.
+    /// The server would reject it.
     #[error(transparent)]
     Refused(#[from] Status),
     #[error("the Pod has no name")]
     NoName,
-    /// It refers to objects of this resource.
+    /// It refers to objects of this resource, which static Pods must not.
     #[error("static pods may not reference {0}")]
     Reference(&'static str),
     #[error(transparent)]
     Decode(#[from] serde_json::Error),
 }
 
-/// A manifest's text. (A Pod may have the folder as a volume: a FIFO or a lease in it is to keep nobody waiting.)
+/// Reads a manifest. (A Pod may have the folder as a volume: a FIFO or a file lease in it must not block.)
 fn read_file(file: &Path) -> Result<String, ManifestError> {
     let bytes = shared::read_linked(file, LARGEST + 1)?;
     if bytes.len() > LARGEST {
@@ -146,11 +146,12 @@ fn read_file(file: &Path) -> Result<String, ManifestError> {
     Ok(String::from_utf8(bytes)?)
 }
 
-/// The Pods of one manifest, as kubelet makes them of files: named after the node, with a uid of their content.
+/// The Pods of one manifest, as kubelet builds them from files: with the node's name as suffix, and a uid derived from their
+/// content.
 ///
 /// # Errors
 ///
-/// It is no YAML, or one of its documents is no Pod, or one that the server would refuse or could not show.
+/// It is not valid YAML, or a document is not a Pod, or one that the server would reject or could not mirror.
 pub fn read(text: &str, file: &Path, node: &str) -> Result<Vec<Pod>, ManifestError> {
     let documents = yaml::documents(text)?;
     documents.into_iter().map(|document| static_pod(document, file, node)).collect()
@@ -160,8 +161,8 @@ fn static_pod(document: Value, file: &Path, node: &str) -> Result<Pod, ManifestE
     if document["kind"] != "Pod" {
         return Err(ManifestError::NotAPod(document["kind"].clone()));
     }
-    // 1. Read, defaulted and checked as the server would: what it refuses is not run behind its back.
-    // The invariant: the table of kinds has Pods.
+    // 1. Decoded, defaulted and validated as by the server, so that nothing runs that it would reject. Invariant: the table of
+    //    kinds includes Pods.
     let kind = kinds::lookup("pods").expect("the kind Pod");
     let (mut object, _) = kind.decode(document, FieldValidation::Strict)?;
     strategy::prepare_create(kind, &mut object);
@@ -174,11 +175,11 @@ fn static_pod(document: Value, file: &Path, node: &str) -> Result<Pod, ManifestE
     let digest = Sha256::digest(format!("{node}\n{}\n{}", file.display(), object.0));
     object.set_meta("name", Value::from(format!("{}-{node}", object.name())));
     strategy::validate_create(kind, &object)?;
-    // Its mirror could not show it, and its node may not read what it refers to (upstream's PreventStaticPodAPIReferences).
+    // Its mirror could not represent it, and its node may not read what it refers to (upstream's PreventStaticPodAPIReferences).
     if let Some(&(resource, _)) = pod_references::all(&object).first() {
         return Err(ManifestError::Reference(resource));
     }
-    // 2. Made this node's.
+    // 2. Assigned to this node.
     let uid: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
     let mut pod: Pod = serde_json::from_slice(&object.to_vec())?;
     let annotations = pod.metadata.annotations.get_or_insert_default();
@@ -202,14 +203,14 @@ fn owned_by(node: &Node) -> OwnerReference {
     }
 }
 
-/// The mirror Pods: made where they are missing, removed where nothing stands behind them.
+/// The mirror Pods: created where missing, removed without a static Pod.
 pub struct Mirrors {
     client: Client,
     /// Static Pods by `namespace/name`.
     statics: HashMap<String, Arc<Pod>>,
     /// The server's objects, by the same key.
     shown: HashMap<String, Arc<Pod>>,
-    /// Those that only look like mirrors, by the same key.
+    /// Objects that only look like mirrors, by the same key.
     false_ones: HashMap<String, Arc<Pod>>,
 }
 
@@ -222,7 +223,7 @@ impl Mirrors {
         Mirrors { client, statics: HashMap::new(), shown: HashMap::new(), false_ones: HashMap::new() }
     }
 
-    /// The folder's Pods are these now; the uids of those that have left it.
+    /// Sets the folder's current Pods; returns the uids of removed ones.
     pub fn replace(&mut self, pods: &[Arc<Pod>]) -> Vec<String> {
         let new: HashMap<String, Arc<Pod>> = pods.iter().map(|p| (key(p), p.clone())).collect();
         let old = std::mem::replace(&mut self.statics, new);
@@ -237,12 +238,12 @@ impl Mirrors {
         self.shown.get(&key(pod)).filter(|mirror| mirror.annotation(MIRROR) == pod.annotation(HASH)).cloned()
     }
 
-    /// A mirror Pod that an earlier agent left. What it shows is judged once the folder has been read.
+    /// Records a mirror Pod left by an earlier agent. It is checked once the folder has been read.
     pub fn found(&mut self, mirror: &Arc<Pod>) {
         self.shown.insert(key(mirror), mirror.clone());
     }
 
-    /// A mirror Pod has been seen; the uid of the static Pod that it shows. One that shows nothing is deleted.
+    /// Records a mirror Pod; returns the uid of its static Pod. A mirror without one is deleted.
     pub fn seen(&mut self, mirror: &Arc<Pod>) -> Option<String> {
         self.shown.insert(key(mirror), mirror.clone());
         let current = self.statics.get(&key(mirror)).filter(|p| p.annotation(HASH) == mirror.annotation(MIRROR));
@@ -255,8 +256,8 @@ impl Mirrors {
         }
     }
 
-    /// A Pod has been seen that has a mirror's annotation and is none, as older agents made them. Whether it is in a static
-    /// Pod's place: then it is deleted, and a mirror takes the place.
+    /// Records a Pod that has a mirror's annotation without being one, as older agents created them. Returns whether it has the
+    /// name of a static Pod's mirror: then it is deleted and replaced.
     pub fn stands_in_the_way(&mut self, pod: &Arc<Pod>) -> bool {
         self.false_ones.insert(key(pod), pod.clone());
         let takes = self.statics.contains_key(&key(pod));
@@ -266,14 +267,14 @@ impl Mirrors {
         takes
     }
 
-    /// A mirror Pod was deleted, or a false one: that kills nothing, it is made again.
+    /// A mirror Pod, or a false one, was deleted: that stops nothing, it is created again.
     pub fn gone(&mut self, mirror: &Pod) {
         self.shown.remove(&key(mirror));
         self.false_ones.remove(&key(mirror));
         self.retry();
     }
 
-    /// Makes the mirrors that are missing, and deletes those that show an older manifest or none.
+    /// Creates missing mirrors, and deletes outdated or orphaned ones.
     pub fn retry(&self) {
         for (key, mirror) in &self.shown {
             let current = self.statics.get(key);
@@ -299,7 +300,7 @@ impl Mirrors {
         let client = self.client.clone();
         tokio::spawn(async move {
             let node = mirror.spec().node_name.clone().unwrap_or_default();
-            // Its Node owns it: by that the server, and the next agent, know it for the node's.
+            // The owner reference to the Node lets the server, and the next agent, recognize it.
             let owner = client.get::<Node>(None, &node).await.map(|node| owned_by(&node));
             mirror.metadata.owner_references = owner.as_ref().ok().map(|owner| vec![owner.clone()]);
             let made = match owner {

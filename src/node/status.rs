@@ -1,4 +1,4 @@
-//! A Pod's status from what is known of it: `(Pod, Intent, Observed) -> PodStatus`. Pure; wording and reasons are upstream's.
+//! Computes a Pod's status: `(Pod, Intent, Observed) -> PodStatus`. Pure; wording and reasons are upstream's.
 
 use std::net::IpAddr;
 
@@ -22,15 +22,15 @@ use super::{
     spec::{ContainerRef, PodExt, Role},
 };
 
-/// What the node adds to every status.
+/// The node's part of every status.
 #[derive(Clone, Debug, Default)]
 pub struct Host {
-    /// The node's addresses, the preferred one first; at most one of each family, as a Pod may have.
+    /// The node's addresses, the preferred one first; at most one per family, as for a Pod.
     pub addresses: Vec<IpAddr>,
 }
 
 impl Host {
-    /// Of a node with these addresses, the preferred one first.
+    /// For a node with these addresses, the preferred one first.
     pub fn new(all: &[IpAddr]) -> Host {
         let first = |is_ipv4: bool| all.iter().position(|ip| ip.is_ipv4() == is_ipv4);
         let mut chosen: Vec<usize> = [first(true), first(false)].into_iter().flatten().collect();
@@ -39,12 +39,12 @@ impl Host {
     }
 }
 
-/// The status of `pod` as `seen`. `pod.status` is the newest known one: from it come what others own (conditions that
-/// the agent does not know) and what must never go backwards (a terminal phase, times of transition).
+/// The status of `pod` as `seen`. `pod.status` is the latest known one: it supplies what others own (unknown conditions) and what
+/// must never go backwards (a terminal phase, transition times).
 pub fn status(pod: &Pod, intent: &Intent, seen: &Observed, host: &Host, now: Timestamp) -> PodStatus {
     let old = pod.status.clone().unwrap_or_default();
     if pod.is_terminal() && seen.containers.is_empty() {
-        // Nothing of it is left here: what was told when it ended is all there is to tell.
+        // Nothing of it is left here: the final status was reported when it ended.
         return old;
     }
     let parts = pod.parts();
@@ -68,8 +68,8 @@ pub fn status(pod: &Pod, intent: &Intent, seen: &Observed, host: &Host, now: Tim
         true => Vec::new(),
         false => seen.sandbox.ips.iter().map(IpAddr::to_string).collect(),
     };
-    // Addresses stay in the status of a Pod that ends or has ended, as upstream keeps them. One that is between two sandboxes has
-    // none: what it had is given to others.
+    // A Pod that is ending or has ended keeps its addresses in the status, as upstream. One between two sandboxes has none: its old
+    // addresses may be reassigned.
     let ends = !intent.is_run() || ["Succeeded", "Failed"].contains(&phase.as_str());
     let kept = |new: Vec<String>| if new.is_empty() && ends { old_ips(&old) } else { new };
     let ips = kept(ips);
@@ -99,17 +99,17 @@ pub fn status(pod: &Pod, intent: &Intent, seen: &Observed, host: &Host, now: Tim
     status
 }
 
-/// How far the containers of a Pod have come: what the status of each depends on, reckoned once for all of them.
+/// The progress of a Pod's containers: inputs to each container's status, computed once.
 struct Course {
-    /// The Pod shall end.
+    /// The Pod should end.
     stopping: bool,
-    /// It was refused by the node's admission: nothing of it was ever begun.
+    /// The node's admission rejected it: nothing was ever started.
     refused: bool,
     /// Everything of it has ended.
     ended: bool,
-    /// The place among all containers of the last init container that was tried.
+    /// The index of the last init container that was tried.
     last_tried: Option<usize>,
-    /// All init containers have done their work, or a container behind them was tried.
+    /// All init containers have completed, or a later container was tried.
     initialized: bool,
 }
 
@@ -132,8 +132,8 @@ impl Course {
         }
     }
 
-    /// Whether a container at this place that never ran should have: those behind an init container that did not succeed were
-    /// not due, as upstream reckons.
+    /// Whether a container at this index that never ran should have: those after an init container that did not succeed were not
+    /// due, as upstream computes it.
     fn was_due(&self, place: usize, part: &ContainerRef<'_>) -> bool {
         match part.role {
             Role::Init | Role::Sidecar => self.last_tried.is_some_and(|last| place < last),
@@ -163,7 +163,7 @@ fn phase(pod: &Pod, parts: &[ContainerRef<'_>], seen: &Observed, over: bool) -> 
                 Some(_) => failed_init += usize::from(part.role == Role::Init),
                 None => pending_init += 1,
             },
-            // It runs again in a moment: nothing has come to its end.
+            // It restarts in a moment: it has not ended.
             Role::Main if container.is_running() || (container.renewing && !over) => running += 1,
             Role::Main => match last_exit {
                 Some(exit) => {
@@ -176,7 +176,7 @@ fn phase(pod: &Pod, parts: &[ContainerRef<'_>], seen: &Observed, over: bool) -> 
     }
     let total = waiting + running + stopped;
     if over {
-        // Nothing will run any more: what did not succeed has failed.
+        // Nothing will run any more: whatever did not succeed has failed.
         return if total == succeeded && failed_init == 0 { "Succeeded" } else { "Failed" };
     }
     match () {
@@ -203,7 +203,7 @@ fn container_status(
     let (state, last_state) = states(pod, place, part, seen, course);
     let running = container.is_running();
     let done = part.role == Role::Init && container.succeeded();
-    // What does not run has what its next start gets.
+    // A container that is not running shows the resources of its next start.
     let given = part.container.resources.clone().unwrap_or_default();
     let has = attempt.filter(|_| running).and_then(|a| a.resources.as_ref());
     ContainerStatus {
@@ -214,7 +214,7 @@ fn container_status(
         restart_count: restart_count(attempt),
         ready: match part.role {
             Role::Init => done,
-            // Nobody waits for it, and nothing asks how it is.
+            // Ephemeral containers have no probes and do not count.
             Role::Ephemeral => false,
             Role::Sidecar | Role::Main => running && container.started && container.ready,
         },
@@ -227,7 +227,7 @@ fn container_status(
     }
 }
 
-/// What the runtime's name of a container follows, in `containerID`.
+/// The prefix of container ids in `containerID`.
 pub const CONTAINER_ID: &str = "podwright://";
 
 /// `podwright://<id>`.
@@ -262,7 +262,7 @@ fn states(
             let running = ContainerStateRunning { started_at: attempt.started_at.map(Time) };
             (ContainerState { running: Some(running), ..ContainerState::default() }, last)
         }
-        // It will run again and waits for that: its end is the last state then.
+        // It waits to run again: this exit becomes its last state.
         Some(exit)
             if !course.stopping
                 && (container.renewing
@@ -274,8 +274,8 @@ fn states(
     }
 }
 
-/// Of what keeps a container waiting so many characters are told: whoever it comes from, the status of a Pod with many containers
-/// is still one that the server takes.
+/// Maximum characters of a waiting message: whatever its source, the status of a Pod with many containers must stay acceptable to
+/// the server.
 const LONGEST_TROUBLE: usize = 4096;
 
 fn waiting(container: &Container, default_reason: &str) -> ContainerState {
@@ -312,7 +312,7 @@ fn never_ran(exit: &Exit) -> ContainerState {
     ContainerState { terminated: Some(terminated), ..ContainerState::default() }
 }
 
-/// Termination messages: 4096 bytes for one, 12288 for all containers together, as upstream cuts them.
+/// Limits termination messages as upstream: 4096 bytes for one, 12288 for all containers together.
 fn limit_messages(status: &mut PodStatus) {
     const ONE: usize = 4096;
     const ALL: usize = 12288;
@@ -330,7 +330,7 @@ fn limit_messages(status: &mut PodStatus) {
     }
 }
 
-/// Cuts at a character's border.
+/// Truncates at a character boundary.
 pub fn truncate(text: &mut String, most: usize) {
     if text.len() > most {
         let end = (0..=most).rev().find(|i| text.is_char_boundary(*i)).unwrap_or(0);

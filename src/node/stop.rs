@@ -1,4 +1,4 @@
-//! The end of a container: preStop hook, signal, grace, kill; the grace may shrink while it runs.
+//! Stops a container: preStop hook, signal, grace period, kill; the grace period may be shortened meanwhile.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -15,13 +15,13 @@ use super::{
 };
 use podwright_api::Env;
 
-/// What a container gets after a preStop hook that has used up the grace period.
+/// The minimum grace after a preStop hook that has used up the grace period.
 const LEAST: Duration = Duration::from_secs(2);
 
-/// When a stop is over at the latest, by a clock that nobody sets.
+/// The deadline of a stop, by a monotonic clock.
 struct Limit<'a> {
     env: &'a Env,
-    /// May be moved to an earlier moment.
+    /// May be moved to an earlier time.
     told: watch::Receiver<Timestamp>,
     at: Instant,
 }
@@ -34,12 +34,12 @@ impl<'a> Limit<'a> {
         limit
     }
 
-    /// How long it is until then.
+    /// The remaining time.
     fn left(&self) -> Duration {
         self.at.saturating_duration_since(Instant::now())
     }
 
-    /// Waits until it is moved; `false`: it is not any more.
+    /// Waits until it is moved; `false`: it no longer can be.
     async fn moved(&mut self) -> bool {
         let moved = self.told.changed().await.is_ok();
         self.at = self.at.min(Instant::now() + self.told_left());
@@ -52,11 +52,11 @@ impl<'a> Limit<'a> {
     }
 }
 
-/// Stops a container by `deadline`, which may be moved to an earlier moment while this runs.
+/// Stops a container by `deadline`, which may be moved to an earlier time while this runs.
 ///
 /// # Errors
 ///
-/// It may still run. A hook that fails is told of, and stops nothing.
+/// It may still be running. A failing hook is only reported.
 pub async fn stop(
     shared: &Arc<Shared>,
     pod: &Arc<Pod>,
@@ -73,7 +73,7 @@ pub async fn stop(
         let grace = limit.left();
         if grace > Duration::ZERO {
             least = LEAST.min(grace);
-            // The limit below may move.
+            // The deadline may be moved.
             let work = hooks::run(shared, pod, &part.container, id, ips, hook, grace + LEAST);
             tokio::pin!(work);
             let result = loop {
@@ -92,7 +92,7 @@ pub async fn stop(
     }
     let signal = lifecycle.as_ref().and_then(|l| l.stop_signal.clone());
     let mut grace = limit.left().max(least);
-    // A stop with less grace overtakes the one before.
+    // A stop with a shorter grace overtakes the previous one.
     loop {
         let stopping = shared.executor.stop(pod, id, signal.as_deref(), grace);
         tokio::select! {
@@ -111,7 +111,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_clock_that_is_set_moves_no_end_of_a_stop() {
-        // The invariant: a literal that parses.
+        // Invariant: a valid literal.
         let env = Env::simulated("2026-11-20T17:00:00Z".parse().expect("a time"), 1);
         let seconds = Duration::from_secs;
         let (tell, told) = watch::channel(later(env.now(), seconds(30)));

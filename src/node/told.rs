@@ -1,33 +1,33 @@
-//! What an agent has told of its Node, to compare it with what is there.
+//! What an agent has reported about its Node, to compare it with the current object.
 
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Map, Value};
 
 use podwright_api::protections::CONFLICTING_TABLES;
 
-/// The conditions that the agent speaks for; others are others'.
+/// The conditions that the agent owns.
 const CONDITIONS: [&str; 5] = ["MemoryPressure", "DiskPressure", "PIDPressure", "Ready", CONFLICTING_TABLES];
 
-/// The Node as it was after this agent's last report.
+/// The Node after this agent's last report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Told {
     pub uid: String,
     pub revision: u64,
-    /// Of its status what the agent has said, without times.
+    /// The status reported by the agent, without times.
     status: Value,
 }
 
-/// What of a Node is not as it was told.
+/// How a Node differs from the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amiss {
-    /// Another one has taken its place.
+    /// It was recreated.
     Object,
     Labels,
     Status,
 }
 
 impl Told {
-    /// After the report `said`, to which the server answered with `node`.
+    /// After the report `said`, which the server answered with `node`.
     pub fn of(said: &Value, node: &Node) -> Told {
         let status = serde_json::to_value(&node.status).unwrap_or_default();
         Told {
@@ -37,7 +37,7 @@ impl Told {
         }
     }
 
-    /// Compares it with a newer state; an older one says nothing.
+    /// Compares it with a newer version; an older one is ignored.
     pub fn amiss(&self, node: &Node) -> Option<Amiss> {
         if self.uid.is_empty() {
             return None;
@@ -52,8 +52,8 @@ impl Told {
     }
 }
 
-/// What others say that a Node has (extended resources), where it is not what Pods may have of it: the agent hands it on, as
-/// kubelet does, and takes back what they say no more (null). `own`: the capacity that the agent tells.
+/// A Node's extended resources, set by others, if allocatable lacks them: the agent copies them, as kubelet does, and removes those
+/// no longer set (null). `own`: the capacity that the agent reports.
 pub fn handed_on(own: &Value, node: &Node) -> Map<String, Value> {
     let resources = |field: &str| match serde_json::to_value(&node.status).unwrap_or_default().get_mut(field) {
         Some(Value::Object(all)) => std::mem::take(all),
@@ -66,13 +66,13 @@ pub fn handed_on(own: &Value, node: &Node) -> Map<String, Value> {
     capacity.into_iter().filter(|(name, there)| allocatable.get(name) != Some(there)).chain(gone).collect()
 }
 
-/// `metadata.resourceVersion` as a number; 0 for what no server has seen.
+/// `metadata.resourceVersion` as a number; 0 for an object not stored on a server.
 pub fn revision(node: &Node) -> u64 {
     node.metadata.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0)
 }
 
-/// Those fields of a status that `said` has too: others are others', as are resources that the agent does not know. Of conditions
-/// what they say, not since when.
+/// The fields of a status that `said` has too: the rest belongs to others, as do resources that the agent does not know. Conditions
+/// are compared without times.
 fn part(said: &Value, there: &Value) -> Value {
     let Some(said) = said.as_object() else { return there.clone() };
     let mut part = Map::new();
@@ -89,7 +89,7 @@ fn part(said: &Value, there: &Value) -> Value {
     Value::Object(part)
 }
 
-/// The status and reason of a condition, in a list or in what [`part`] has made of one.
+/// The status and reason of a condition, in a list or in the result of [`part`].
 fn condition(list: &Value, kind: &str) -> Value {
     let all = list.as_array().into_iter().flatten();
     let found = all.into_iter().find(|condition| condition["type"] == kind).unwrap_or(&Value::Null);
@@ -162,7 +162,7 @@ mod tests {
         for change in changes {
             assert_eq!(changed(change), Some(Amiss::Status));
         }
-        // What the watch brings of before the report.
+        // A version from before the report that the watch delivers late.
         assert_eq!(told.amiss(&node("a", 9, status("Unknown", now))), None);
         assert_eq!(told.amiss(&node("b", 12, said)), Some(Amiss::Object));
         assert_eq!(Told::default().amiss(&node("b", 12, Value::Null)), None, "nothing was told yet");

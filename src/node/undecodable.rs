@@ -1,10 +1,10 @@
-//! Pods that this agent cannot decode: what of them can be read counts, and the rest stays as it was last read. Pure.
+//! Pods that this agent cannot decode: the readable parts are used, the rest stays as last read. Pure.
 
 use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 
-/// A Pod's parts, not read yet.
+/// The undecoded parts of a Pod.
 #[derive(Default, Deserialize)]
 struct Parts<'a> {
     #[serde(borrow)]
@@ -15,7 +15,7 @@ struct Parts<'a> {
     status: Option<&'a RawValue>,
 }
 
-/// `last` with the metadata, the spec and the status of `object`, as far as each can be read.
+/// `last` updated with the metadata, spec and status of `object`, as far as each can be decoded.
 pub fn overlay(last: &Pod, object: &[u8]) -> Pod {
     let parts: Parts<'_> = serde_json::from_slice(object).unwrap_or_default();
     let metadata = part(parts.metadata).unwrap_or_else(|| last.metadata.clone());
@@ -24,7 +24,7 @@ pub fn overlay(last: &Pod, object: &[u8]) -> Pod {
     Pod { metadata, spec, status }
 }
 
-/// A Pod as the server sent it; where it cannot be read, [`overlay`].
+/// Decodes a Pod from the server, or falls back to [`overlay`].
 pub fn read(last: &Pod, object: &[u8]) -> Pod {
     serde_json::from_slice(object).unwrap_or_else(|_| overlay(last, object))
 }

@@ -1,4 +1,5 @@
-//! Fields that are stored but not acted upon: a table, so that nothing is ignored in silence. Those of volumes are in their kinds' rows.
+//! A table of fields that are stored but not acted upon, so that nothing is ignored silently. Fields of volumes are in their kinds'
+//! rows.
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 

@@ -1,17 +1,17 @@
-//! User namespaces: which ids of the host a Pod's users are, a range for each Pod that has users of its own.
+//! User namespaces: the host ids of Pods' users, one range for each Pod with a user namespace.
 //!
-//! A range is taken before a Pod's sandbox is made, and kept in the sandbox's record and with the Pod's folder, there on the disk before
-//! anything is made with it. When the Pod has ended, or is gone, the names of the folders that it has left say it, until the last file
-//! in them is removed: then it is free again. Of a Pod that has ended and is still there the note then says that it has none; the
-//! sandbox's record stays as it was, and the note is what counts.
+//! A range is allocated before a Pod's sandbox is created, and stored in the sandbox's record and in a note in the Pod's folder, on
+//! disk before the ids are used. When the Pod has ended, or is gone, the names of its remaining folders record the range until
+//! their last file is removed: then it is free again. The note of an ended Pod that still exists then says that it has none; the
+//! sandbox's record is unchanged, and the note takes precedence.
 //!
-//! A namespace has at most half of the ranges that the others leave, of those that can be given: so there is always one for somebody
-//! who comes later. There are twice as many as Pods, unless an operator says otherwise, or other users of the host have some: then this
-//! refuses nobody who has no more than Pods that run.
+//! A namespace may have at most half of the usable ranges that the others leave, so one is always left for a newcomer. By default
+//! there are twice as many ranges as Pods, unless an operator configures otherwise or other users of the host have some: then a
+//! namespace with only running Pods is never refused.
 //!
-//! Where neither can be read, the Pod's files say which ids are not free; never which are the Pod's: whoever has made the files may be
-//! another. Until they have been looked at, none is. What was found is noted with the Pod's folder, too, once the Pod has a range of
-//! its own: its next note says no less than its files.
+//! If neither can be read, the owners of the Pod's files tell which ids are in use, but never which are the Pod's: another process
+//! may have created the files. Until they have been scanned, no id is free. The result is also stored in the Pod's folder, once the
+//! Pod has its own range: its next note covers at least its files.
 //!
 //! Upstream: `pkg/kubelet/userns/userns_manager.go`; KEP-127.
 
@@ -38,17 +38,17 @@ use super::{
     volumes::owner::owners_of,
 };
 
-/// Of each of the host's files of users so many bytes are read.
+/// Maximum bytes read of each of the host's user databases.
 const LARGEST: usize = 16 << 20;
-/// What could not be seen in time is looked at again after so long, and ever more seldom.
+/// The delay before an incomplete scan is repeated, increasing each time.
 const SOON: Duration = Duration::from_secs(10);
 const SELDOM: Duration = Duration::from_secs(600);
-/// As long may that take, with all Pods' files together: nobody waits for it but Pods that want ids of their own.
+/// Its time limit, for all Pods' files together: only Pods that want their own ids wait for it.
 const LONG: Duration = Duration::from_secs(600);
-/// A look may end so much later than it should.
+/// How much later than its limit a scan may end.
 const LATE: Duration = Duration::from_secs(1);
 
-/// No range is left for a Pod.
+/// No range is available for a Pod.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoFreeRange {
     /// In upstream's words.
@@ -61,8 +61,8 @@ pub enum NoFreeRange {
     Share { namespace: String, has: usize, all: usize },
 }
 
-/// What of `/etc/subuid` or `/etc/subgid` (`NAME:FIRST:COUNT`), or of `/etc/passwd` or `/etc/group` (`NAME:x:ID`), Pods must
-/// not have. What cannot be read as one of these is nobody's. Pure.
+/// The ids of `/etc/subuid` or `/etc/subgid` (`NAME:FIRST:COUNT`), and of `/etc/passwd` or `/etc/group` (`NAME:x:ID`), which Pods
+/// must not have. Malformed lines are ignored. Pure.
 pub fn taken_by_host(delegated: &str, users: &str) -> Vec<Ids> {
     let number = |text: Option<&str>| text.and_then(|text| text.parse::<u64>().ok());
     let delegated = delegated.lines().filter_map(|line| {
@@ -78,12 +78,12 @@ pub fn taken_by_host(delegated: &str, users: &str) -> Vec<Ids> {
 #[derive(Debug)]
 pub struct Users {
     pool: IdPool,
-    /// Of people and daemons of the host.
+    /// Ids of people and daemons of the host.
     foreign: Vec<Ids>,
     held: Mutex<Held>,
     /// The folder of all Pods' folders.
     pods: PathBuf,
-    /// What Pods that are gone have left.
+    /// What removed Pods have left.
     removals: Removals,
 }
 
@@ -91,17 +91,17 @@ pub struct Users {
 struct Held {
     /// Pod uid -> its range.
     ranges: BTreeMap<String, IdRange>,
-    /// Pod uid -> the namespace of who has a range, where that is known.
+    /// Pod uid -> the namespace of a Pod with a range, if known.
     namespaces: BTreeMap<String, String>,
-    /// Pod uid -> what its files have, as far as that is seen. No Pod gets these, nor does this one.
+    /// Pod uid -> the ids of its files, as far as scanned. No Pod gets these, including this one.
     found: BTreeMap<String, Found>,
-    /// Where to look for the next free one.
+    /// Where to search for the next free one.
     next: u32,
 }
 
 impl Held {
-    /// Whether a namespace may have one more range: what of it is still being removed counts as well. Ranges that nobody can be given,
-    /// because of ids that are `foreign` or were found, are not there to be shared.
+    /// Whether a namespace may have one more range, counting those still being removed. Ranges that cannot be allocated, because
+    /// they contain `foreign` ids or ids found in files, are not available for sharing.
     fn admit(&self, pool: IdPool, foreign: &[Ids], left: &[Owner], namespace: &str) -> Result<(), NoFreeRange> {
         let found = self.found.values().map(|found| ids(&found.users()));
         let barred: BTreeSet<u32> = foreign.iter().cloned().chain(found).flat_map(|ids| pool.ranges_of(&ids)).collect();
@@ -109,7 +109,7 @@ impl Held {
         let of_left = left.iter().filter_map(|owner| Some((owner.name(), owner.users()?)));
         let numbered =
             of_pods.chain(of_left).flat_map(|(of, range)| pool.ranges_of(&ids(&range)).map(move |n| (of, n)));
-        // What a living Pod has left is of its own range.
+        // What a living Pod has left belongs to its own range.
         let held: BTreeSet<(&str, u32)> = numbered.filter(|(_, n)| !barred.contains(n)).collect();
         let has = held.iter().filter(|(of, _)| *of == namespace).count();
         let all = pool.ranges() as usize - barred.len();
@@ -118,7 +118,7 @@ impl Held {
     }
 }
 
-/// Whose ids the files of a Pod have.
+/// The ids of a Pod's files.
 #[derive(Clone, Copy, Debug)]
 enum Found {
     Unseen,
@@ -135,14 +135,14 @@ impl Found {
 }
 
 impl Users {
-    /// `living`: the ranges of all Pods that there are, with their uids.
+    /// `living`: the ranges of all existing Pods, by uid.
     pub fn new(
         pool: IdPool,
         foreign: Vec<Ids>,
         living: impl IntoIterator<Item = (String, IdRange)>,
         removals: Removals,
     ) -> Users {
-        // Nobody is given another number of them.
+        // A Pod is never given a range of another size.
         let (ranges, odd): (BTreeMap<_, _>, BTreeMap<_, _>) =
             living.into_iter().partition(|(_, range): &(String, IdRange)| range.size == IDS_PER_POD);
         let found = odd.into_iter().map(|(pod, range)| (pod, Found::Seen(range))).collect();
@@ -156,9 +156,9 @@ impl Users {
         }
     }
 
-    /// As the host's files have people and daemons now. `pods`: the folder of all Pods' folders; `living`: as all sandboxes' records
-    /// say. An earlier agent may have been killed when only the one or the other was there. Of whom neither says anything is to be
-    /// [looked](Users::look) at: nobody gets a range before. It blocks.
+    /// Reads the host's user databases. `pods`: the folder of all Pods' folders; `living`: the ranges in all sandboxes' records. An
+    /// earlier agent may have been killed after writing only one of both. Pods with neither must be [scanned](Users::look): no
+    /// range is allocated before. Blocks.
     pub fn of_host(
         pool: IdPool,
         pods: &Path,
@@ -174,7 +174,7 @@ impl Users {
         let living: Vec<(String, Option<IdRange>)> = living.into_iter().collect();
         let known: HashSet<&String> = living.iter().map(|(uid, _)| uid).collect();
         let owners = owners_of(pods);
-        // Who has ended has given his back, whatever his sandbox was made with.
+        // An ended Pod has released its range, whatever its sandbox was created with.
         let has_none = |uid: &str| matches!(owners.get(uid), Some(Some(note)) if note.owner.users().is_none());
         let namespaces: Vec<(String, String)> = owners
             .iter()
@@ -193,7 +193,7 @@ impl Users {
         Users { pods: pods.to_owned(), ..own }
     }
 
-    /// Looks at the files of Pods of which nothing says whose ids they have, for so long in all.
+    /// Scans the files of Pods with unknown ids, within a total time limit.
     pub async fn look(&self, within: Duration) {
         let (end, unseen) = (Instant::now() + within, self.unseen());
         for (n, uid) in unseen.iter().enumerate() {
@@ -201,7 +201,7 @@ impl Users {
             if now > end {
                 return;
             }
-            // What one does not need is the others'.
+            // Time that one does not need is left to the others.
             let share = (end - now) / u32::try_from(unseen.len() - n).unwrap_or(u32::MAX);
             let folder = self.pods.join(uid);
             let look = disk::work(move || files::find(&folder, HOSTS, share));
@@ -213,7 +213,7 @@ impl Users {
         }
     }
 
-    /// The same, again and again, until all are seen.
+    /// Repeats the scan until all Pods are complete.
     pub async fn look_on(&self) {
         let mut pause = SOON;
         while !self.unseen().is_empty() {
@@ -223,7 +223,7 @@ impl Users {
         }
     }
 
-    /// The Pods whose files have not been looked at, or not all of them.
+    /// The Pods whose files have not been scanned completely.
     fn unseen(&self) -> Vec<String> {
         let held = self.held();
         held.found.iter().filter(|(_, found)| matches!(found, Found::Unseen)).map(|(uid, _)| uid.clone()).collect()
@@ -231,13 +231,13 @@ impl Users {
 
     fn seen(&self, pod: &str, ids: files::Ids) {
         let mut held = self.held();
-        // It may be known otherwise by now, or be gone.
+        // It may be known from elsewhere by now, or be gone.
         let Some(found) = held.found.get_mut(pod) else { return };
         match ids {
             files::Ids::None => {
                 held.found.remove(pod);
             }
-            // One is enough: whoever has ids of his own has none but those of one range.
+            // One id is enough: a Pod with its own ids uses only one range.
             files::Ids::Has(host) => *found = Found::Seen(IdRange { host, size: 1 }),
             files::Ids::Unknown(why) => {
                 tracing::warn!(uid = pod, %why, "no host IDs are allocated until this Pod's files have been read");
@@ -246,15 +246,15 @@ impl Users {
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
-        // What a panic left behind is sound: a range is noted at once or not at all.
+        // The state is consistent even after a panic: a range is recorded atomically.
         self.held.lock().unwrap_or_else(|p| p.into_inner())
     }
 
-    /// The range of a Pod: the one that it has, or one that is free and of which nobody has left any files.
+    /// The range of a Pod: its existing one, or a free one without leftover files.
     ///
     /// # Errors
     ///
-    /// There is none, or none for the Pod's namespace.
+    /// None is free, or none for the Pod's namespace.
     pub fn take(&self, pod: &str, namespace: &str) -> Result<IdRange, NoFreeRange> {
         let mut held = self.held();
         if let Some(range) = held.ranges.get(pod) {
@@ -275,14 +275,14 @@ impl Users {
         Ok(range)
     }
 
-    /// The ids that a Pod's files may have, as far as that is known: not only its own, where others were found.
+    /// The ids that a Pod's files may have, as far as known: including others found in its files.
     pub fn of(&self, pod: &str) -> Option<IdRange> {
         let held = self.held();
         let found = held.found.get(pod).map(Found::users);
         held.ranges.get(pod).copied().into_iter().chain(found).reduce(hull)
     }
 
-    /// What a Pod's files were found to have beside its own, to be noted with its folder.
+    /// Ids found in a Pod's files besides its own, to be stored with its folder.
     pub fn found(&self, pod: &str) -> Option<IdRange> {
         match self.held().found.get(pod) {
             Some(Found::Seen(users)) => Some(*users),
@@ -290,12 +290,12 @@ impl Users {
         }
     }
 
-    /// The users of a Pod are the host's, as its manifest says: whatever its files have is nobody's range.
+    /// The Pod uses the host's users, according to its manifest: ids of its files belong to no range.
     pub fn are_hosts(&self, pod: &str) {
         self.held().found.remove(pod);
     }
 
-    /// The Pod is gone, or has ended for ever; what it has left says that it is of these ids.
+    /// The Pod is gone, or has ended for good; its leftovers record these ids.
     pub fn free(&self, pod: &str) {
         let mut held = self.held();
         held.ranges.remove(pod);
@@ -303,7 +303,7 @@ impl Users {
         held.namespaces.remove(pod);
     }
 
-    /// Frees what no Pod has of which `has_anything` is true.
+    /// Frees the ranges of Pods for which `has_anything` is false.
     pub fn retain(&self, has_anything: impl Fn(&str) -> bool) {
         let mut held = self.held();
         held.ranges.retain(|pod, _| has_anything(pod));

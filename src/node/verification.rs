@@ -1,8 +1,8 @@
 //! Whether a Pod may use an image that is on its node already, as data.
 //!
-//! What one tenant's credentials have pulled is not another's: he shows a credential that the image's registry has accepted
-//! before, or the registry is asked again. Upstream: KEP-2535 (`KubeletEnsureSecretPulledImages`), kubelet's
-//! `imagePullCredentialsVerificationPolicy` and `preloadedImagesVerificationAllowlist`.
+//! An image pulled with one tenant's credentials is not available to another, unless that Pod presents a credential that the
+//! image's registry accepted before, or the registry accepts it now. Upstream: KEP-2535 (`KubeletEnsureSecretPulledImages`),
+//! kubelet's `imagePullCredentialsVerificationPolicy` and `preloadedImagesVerificationAllowlist`.
 
 use podwright_runtime::image::{ImageError, ImageName, MAX_SECRETS, Provenance, PullSecret};
 
@@ -10,21 +10,21 @@ use podwright_runtime::image::{ImageError, ImageName, MAX_SECRETS, Provenance, P
 pub const POLICIES: [&str; 4] =
     ["NeverVerifyPreloadedImages", "NeverVerify", "NeverVerifyAllowlistedImages", "AlwaysVerify"];
 
-/// Which images that are here are for every Pod.
+/// Which local images every Pod may use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum VerificationPolicy {
     /// All.
     NeverVerify,
-    /// Those that were imported or loaded, and not pulled.
+    /// Those imported or loaded, not pulled.
     #[default]
     NeverVerifyPreloadedImages,
-    /// Those of these names, however they came here.
+    /// Those with these names, however they got here.
     NeverVerifyAllowlistedImages(Vec<Pattern>),
     /// None.
     AlwaysVerify,
 }
 
-/// `registry/repository`, or all that is below `registry[/path]/*`.
+/// `registry/repository`, or everything below `registry[/path]/*`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pattern {
     Name(String),
@@ -32,12 +32,12 @@ pub enum Pattern {
     Below(String),
 }
 
-/// Why there is no such policy.
+/// Why a policy is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
     #[error("unknown policy {0:?}: it is one of {known}", known = POLICIES.join(", "))]
     Unknown(String),
-    /// This policy has none.
+    /// This policy takes no allowlist.
     #[error("an allowlist can only be set with NeverVerifyAllowlistedImages, not with {0}")]
     NoAllowlist(String),
     #[error("leading/trailing spaces are not allowed: {0:?}")]
@@ -56,11 +56,11 @@ pub enum PolicyError {
 }
 
 impl VerificationPolicy {
-    /// A policy by its name; a list goes with NeverVerifyAllowlistedImages alone.
+    /// A policy by its name; only NeverVerifyAllowlistedImages takes a list.
     ///
     /// # Errors
     ///
-    /// No policy has the name, the list does not go with it, or a pattern of the list is none.
+    /// The name is unknown, the policy takes no list, or a pattern is invalid.
     pub fn new(name: &str, allowlist: &[String]) -> Result<VerificationPolicy, PolicyError> {
         if name != "NeverVerifyAllowlistedImages" && !allowlist.is_empty() {
             return Err(PolicyError::NoAllowlist(name.to_owned()));
@@ -77,7 +77,7 @@ impl VerificationPolicy {
         }
     }
 
-    /// The name of the policy, and the list that goes with it.
+    /// The name of the policy, and its list.
     pub fn shown(&self) -> (&'static str, Vec<String>) {
         match self {
             VerificationPolicy::NeverVerify => ("NeverVerify", Vec::new()),
@@ -93,8 +93,8 @@ impl VerificationPolicy {
         }
     }
 
-    /// Whether a Pod must show that it may use an image. `family` is the name without tag and digest; an image that is asked for
-    /// by its id has none, and is on no list.
+    /// Whether a Pod must prove its permission for an image. `family` is the name without tag and digest; an image requested by id
+    /// has none, and is on no list.
     fn must_verify(&self, family: Option<&str>, provenance: &Provenance) -> bool {
         match self {
             VerificationPolicy::NeverVerify => false,
@@ -142,18 +142,18 @@ fn pattern(text: &str) -> Result<Pattern, PolicyError> {
     Ok(Pattern::Name(text.to_owned()))
 }
 
-/// Whether a Pod may use an image that is here.
+/// Whether a Pod may use a local image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Usable,
-    /// By what the record does not say yet, and shall.
+    /// Usable through this Secret, which must be added to the record.
     UsableNoting(PullSecret),
-    /// The registry has to be asked.
+    /// The registry must be asked.
     Unverified,
 }
 
-/// Compares the record of an image with what a Pod presents: a Secret that was accepted before, by its coordinates and uid (its
-/// credential may have been renewed since), or a credential that was, in whatever Secret. Upstream: `MustAttemptImagePull`.
+/// Compares the record of an image with what a Pod presents: a Secret accepted before, by its coordinates and uid (its credential
+/// may have been renewed since), or an accepted credential, in any Secret. Upstream: `MustAttemptImagePull`.
 pub fn verdict(
     policy: &VerificationPolicy,
     family: Option<&str>,
@@ -181,16 +181,16 @@ pub fn verdict(
     Verdict::Unverified
 }
 
-/// What is to be done for a container's image.
+/// The next step for a container's image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     Use,
     Pull,
-    /// Upstream does not tell who may not use an image whether it is here: this is the answer to both.
+    /// As upstream, does not reveal whether an image is present to a Pod that may not use it: both cases get this result.
     NotPresent,
 }
 
-/// `usable` is whether the Pod may use the image that is here; none where none is. `local` are names that no registry has.
+/// `usable`: whether the Pod may use the local image; none if there is none. `local`: a name that no registry has.
 pub fn step(pull_policy: &str, usable: Option<bool>, local: bool) -> Step {
     match (pull_policy, usable) {
         ("IfNotPresent" | "Never", Some(true)) => Step::Use,

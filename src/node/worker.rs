@@ -1,4 +1,4 @@
-//! One worker per Pod: it feeds what happens to `pod::next`, does the effects, and decides nothing itself.
+//! One worker per Pod: feeds events to `pod::next` and executes the effects, without decisions of its own.
 
 mod clock;
 mod work;
@@ -41,55 +41,55 @@ use super::{
     spec::PodExt,
 };
 
-/// A running worker, or one that will be replaced soon because it panicked.
+/// A running worker, or one that panicked and will be replaced soon.
 pub struct Handle {
     pub inbox: mpsc::UnboundedSender<PodEvent>,
-    /// The Pod as last told: with all that it wishes.
+    /// The Pod as last sent: with its requested resources.
     pub pod: Arc<Pod>,
     pub allotment: Allotment,
     /// Nothing of the Pod runs any more, and its volumes are released.
     pub over: Arc<AtomicBool>,
-    /// When it is to be gone, in milliseconds of the epoch: [`STAYS`] unless it is to go, and once it is gone.
+    /// When it should be gone, in milliseconds since the epoch: [`STAYS`] unless it is ending, and once it is gone.
     pub leaves: Arc<AtomicI64>,
-    /// It was told that the Pod's source does not know it any more.
+    /// It was notified that the Pod is gone from its source.
     pub gone: bool,
 }
 
-/// No time at which a Pod goes.
+/// No deadline.
 const STAYS: i64 = i64::MAX;
 
-/// A worker's last word.
+/// A worker's final message.
 #[derive(Debug)]
 pub struct Ended {
     pub uid: String,
-    /// What it panicked with, or something that it had begun: then its Pod still needs a worker.
+    /// The message of its panic, or of one in an operation it started: its Pod still needs a worker.
     pub panic: Option<String>,
 }
 
-/// How long what a broken worker had begun may take to end before another worker takes over.
+/// How long operations of a broken worker may take to end before another worker takes over.
 const SETTLE: Duration = Duration::from_secs(10);
 
-/// Does a Pod's effects.
+/// Executes a Pod's effects.
 struct Worker {
     shared: Arc<Shared>,
     me: mpsc::UnboundedSender<PodEvent>,
-    /// Pulls under way, by their containers.
+    /// Pulls in progress, by container.
     pulls: HashMap<String, AbortHandle>,
-    /// Stops under way: told here when their grace is shortened.
+    /// Stops in progress: notified when their grace is shortened.
     stops: HashMap<String, watch::Sender<Timestamp>>,
     probes: Probes,
-    /// The Pod's start, for as long as it takes.
+    /// The trace of the Pod's startup.
     trace: StartTrace,
-    /// What has been begun and has not come to its end.
+    /// Operations in progress.
     tasks: TaskTracker,
-    /// When to sync although nothing has happened.
+    /// When to sync without an event.
     wake: Option<Timestamp>,
     clock: Clock,
     over: Arc<AtomicBool>,
     leaves: Arc<AtomicI64>,
 }
 
-/// Starts the worker of `pod`, of which this was observed. `finished` is told when it ends.
+/// Starts the worker of `pod` with this observed state. `finished` is notified when it ends.
 pub fn spawn(
     shared: Arc<Shared>,
     pod: Arc<Pod>,
@@ -129,7 +129,7 @@ pub fn spawn(
 }
 
 impl Worker {
-    /// Errors: what something that it had begun panicked with.
+    /// Fails with the message of a panic in one of its operations.
     async fn run(mut self, mut state: PodState, mut inbox: mpsc::UnboundedReceiver<PodEvent>) -> Result<(), String> {
         state = self.take(state, PodEvent::Start)?;
         let mut turn = "create";
@@ -159,18 +159,18 @@ impl Worker {
     fn pause(&self) -> Duration {
         match self.wake {
             Some(at) => Duration::try_from(at.duration_since(self.shared.env.now())).unwrap_or(Duration::ZERO),
-            // Nothing but an event can change anything.
+            // Only an event can change anything.
             None => Duration::from_secs(3600),
         }
     }
 
-    /// Shows others how far the Pod is.
+    /// Publishes the Pod's progress.
     fn show(&self, state: &PodState) {
         self.over.store(state.has_ended(), Ordering::Relaxed);
         self.leaves.store(state.leaves().map_or(STAYS, Timestamp::as_millisecond), Ordering::Relaxed);
     }
 
-    /// An event, and what is to be done about it. Errors: the worker is to give up.
+    /// Handles an event and executes its effects. Fails if the worker must give up.
     fn take(&mut self, state: PodState, event: PodEvent) -> Result<PodState, String> {
         self.ends(&event);
         let now = self.shared.env.now();
@@ -182,7 +182,7 @@ impl Worker {
         })
     }
 
-    /// What has ended needs no handle any more.
+    /// A finished operation needs no handle any more.
     fn ends(&mut self, event: &PodEvent) {
         match event {
             PodEvent::Done(ActionResult::Pulled { container, .. }) => drop(self.pulls.remove(container)),
@@ -257,7 +257,7 @@ impl Worker {
         }
     }
 
-    /// Runs work beside the worker, and takes its end as an event.
+    /// Starts work beside the worker; its result becomes an event.
     fn begin(&mut self, pod: Arc<Pod>, work: Work) {
         let (pull, stop) = match &work {
             Work::Pull { container, .. } => (Some(container.clone()), None),
@@ -269,7 +269,7 @@ impl Worker {
             self.stops.insert(container, sender);
             receiver
         });
-        // The trace has ended when nobody holds it any more.
+        // The trace ends when its last holder is dropped.
         let is_of_start = matches!(
             work,
             Work::MountVolume { .. } | Work::StartSandbox { .. } | Work::Pull { .. } | Work::Start { .. }

@@ -1,4 +1,4 @@
-//! One Service with its EndpointSlices into frontends and endpoint lists.
+//! Compiles one Service with its EndpointSlices into frontends and endpoint lists.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use podwright_net::{Family, IpNet};
 use super::context::{NodeContext, grants, is_of_dns, may_lead_in};
 use super::endpoints::{Candidate, Ports, everywhere, of_this_node, on_this_node};
 
-/// Another proxy serves this Service.
+/// Set if another proxy serves this Service.
 const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
 /// Upstream's default of `sessionAffinityConfig.clientIP.timeoutSeconds`.
 const AFFINITY_SECONDS: i32 = 10_800;
 
-/// Which ports of its own addresses a Service does not have here, as whoever wrote it does not know: with protocols.
+/// The reserved ports of its own addresses that a Service cannot use here, unknown to its author: with protocols.
 pub(super) fn kept_ports(service: &Service, dns: &[IpAddr]) -> Vec<(String, u16, IpAddr)> {
     let Some(spec) = service.spec.as_ref().filter(|_| !is_of_dns(service)) else { return Vec::new() };
     let mut kept = Vec::new();
@@ -31,7 +31,7 @@ pub(super) fn kept_ports(service: &Service, dns: &[IpAddr]) -> Vec<(String, u16,
     kept
 }
 
-/// What the dataplane shall do for a Service; `None` where that is nothing (headless, ExternalName, another proxy's).
+/// The dataplane's configuration of a Service; `None` if there is none (headless, ExternalName, another proxy's).
 pub fn compile(
     service: &Service,
     slices: &[impl AsRef<EndpointSlice>],
@@ -71,10 +71,10 @@ pub fn compile(
     (!ports.is_empty()).then(|| dataplane::Service { seniority: seniority(&service.metadata), tenant, ports })
 }
 
-/// Since when there is an object.
+/// The age of an object.
 pub fn seniority(object: &ObjectMeta) -> Seniority {
     Seniority {
-        // Of one that does not say, every other one is the elder.
+        // An object without a creation time is younger than any other.
         since: object.creation_timestamp.as_ref().map_or(i64::MAX, |time| time.0.as_second()),
         id: object.uid.clone().unwrap_or_default(),
     }
@@ -112,7 +112,7 @@ fn compile_port(
     })
 }
 
-/// A port's protocol, as Services and containers name it.
+/// A protocol by its name in Services and containers.
 pub fn protocol(name: Option<&str>) -> Option<Protocol> {
     match name.unwrap_or("TCP") {
         "TCP" => Some(Protocol::Tcp),
@@ -131,7 +131,7 @@ fn affinity(spec: &ServiceSpec) -> Option<Duration> {
     Some(Duration::from_secs(u64::try_from(seconds).unwrap_or(1)))
 }
 
-/// `loadBalancerSourceRanges`; upstream trims the entries before it parses them.
+/// `loadBalancerSourceRanges`; as upstream, entries are trimmed before parsing.
 pub fn source_ranges(spec: &ServiceSpec) -> Vec<IpNet> {
     if spec.type_.as_deref() != Some("LoadBalancer") {
         return Vec::new();
@@ -144,7 +144,7 @@ pub(super) fn external_ips(spec: &ServiceSpec) -> Vec<IpAddr> {
     addresses(spec.external_ips.as_deref().unwrap_or_default())
 }
 
-/// Load balancers' addresses that reach the nodes unchanged (ipMode VIP).
+/// Load balancer addresses that reach the nodes unchanged (ipMode VIP).
 pub(super) fn balancer_addresses(service: &Service) -> Vec<IpAddr> {
     let status = service.status.as_ref().and_then(|s| s.load_balancer.as_ref());
     let ingress = status.and_then(|l| l.ingress.as_deref()).unwrap_or_default();
@@ -152,7 +152,7 @@ pub(super) fn balancer_addresses(service: &Service) -> Vec<IpAddr> {
     direct.filter_map(|i| i.ip.as_deref()?.parse().ok()).collect()
 }
 
-/// Addresses as they parse: `None` (headless) and the empty string do not.
+/// The valid addresses: not `None` (headless) or the empty string.
 fn addresses(texts: &[String]) -> Vec<IpAddr> {
     texts.iter().filter_map(|a| a.parse().ok()).collect()
 }

@@ -1,10 +1,10 @@
-//! What the proxy must be told.
+//! The proxy's configuration.
 
 use std::net::{IpAddr, SocketAddr};
 
 use podwright_net::IpNet;
 
-/// What the proxy must be told.
+/// The proxy's configuration.
 #[derive(Clone, Debug)]
 pub struct ProxyConfig {
     /// This node's name.
@@ -12,10 +12,10 @@ pub struct ProxyConfig {
     /// `cluster.local`.
     pub domain: String,
     pub service_ranges: Vec<IpNet>,
-    /// The addresses on which this node answers DNS itself.
+    /// The addresses on which this node serves DNS.
     pub dns: Vec<IpAddr>,
-    /// Where this node takes calls of the Service `kubernetes` itself; none: they go to its endpoints.
+    /// Where this node accepts calls of the Service `kubernetes` itself; empty: they go to its endpoints.
     pub api: Vec<SocketAddr>,
-    /// Where this node's server is.
+    /// The addresses of this node's server.
     pub servers: Vec<IpAddr>,
 }

@@ -1,4 +1,4 @@
-//! Which endpoints of a Service are used, after upstream's `pkg/proxy/topology.go`.
+//! Selects a Service's endpoints, following upstream's `pkg/proxy/topology.go`.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -9,21 +9,21 @@ use podwright_net::dataplane::{Backends, Empty};
 
 use super::NodeContext;
 
-/// An endpoint of one Service port, as far as balancing looks at it.
+/// The properties of a Service port's endpoint that matter for balancing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
     pub address: SocketAddr,
     /// It runs on this node.
     pub local: bool,
     pub ready: bool,
-    /// It is going away and still answers.
+    /// It is terminating and still serving.
     pub serving_terminating: bool,
-    /// Whether it is meant for this node, and for this node's zone.
+    /// Whether it is meant for this node, and for this node's zone, by its hints.
     pub for_node: Hint,
     pub for_zone: Hint,
 }
 
-/// For whom an endpoint is meant, as far as that is said.
+/// An endpoint's hint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Hint {
     #[default]
@@ -44,7 +44,7 @@ impl Hint {
     }
 }
 
-/// The ports that a Service's slices have in one family, by name: there may be thousands, and as many of the Service.
+/// The ports in a Service's slices of one family, by name: there may be thousands, as in the Service.
 pub struct Ports<'a>(HashMap<&'a str, Vec<(&'a EndpointSlice, u16)>>);
 
 impl<'a> Ports<'a> {
@@ -59,7 +59,7 @@ impl<'a> Ports<'a> {
         Ports(ports)
     }
 
-    /// The endpoints that the slices give a port of the Service.
+    /// The endpoints of a Service port in the slices.
     pub fn candidates(&self, port: &str, place: &NodeContext) -> Vec<Candidate> {
         let slices = self.0.get(port).into_iter().flatten();
         let of_slice = |(slice, number): &(&'a EndpointSlice, u16)| {
@@ -70,7 +70,7 @@ impl<'a> Ports<'a> {
     }
 }
 
-/// Addresses where this node itself answers, as endpoints.
+/// Addresses where this node itself responds, as endpoints.
 pub fn of_this_node(addresses: &[SocketAddr], family: Family) -> Vec<Candidate> {
     let own = addresses.iter().filter(|address| Family::of(&address.ip()) == family);
     let candidate = |address: &SocketAddr| Candidate {
@@ -93,12 +93,12 @@ pub fn family_of(slice: &EndpointSlice) -> Option<Family> {
     }
 }
 
-/// Whether an endpoint is ready; what is not said is.
+/// Whether an endpoint is ready; the default if unset.
 pub fn is_ready(endpoint: &Endpoint) -> bool {
     endpoint.conditions.as_ref().and_then(|c| c.ready).unwrap_or(true)
 }
 
-/// Whether connections may be sent to an endpoint: it is ready, or is going away and still answers.
+/// Whether connections may be sent to an endpoint: it is ready, or terminating and still serving.
 pub fn is_usable(endpoint: &Endpoint) -> bool {
     is_ready(endpoint) || is_serving_terminating(endpoint)
 }
@@ -109,7 +109,7 @@ fn is_serving_terminating(endpoint: &Endpoint) -> bool {
     serving && conditions.and_then(|c| c.terminating).unwrap_or(false)
 }
 
-/// An endpoint's address: consumers use the first alone.
+/// An endpoint's address: consumers only use the first.
 pub fn address_of(endpoint: &Endpoint) -> Option<IpAddr> {
     endpoint.addresses.first()?.parse().ok()
 }
@@ -128,15 +128,15 @@ fn candidate(endpoint: &Endpoint, port: u16, place: &NodeContext) -> Option<Cand
     })
 }
 
-/// All usable endpoints of the cluster, or those of them that are meant for here; refused while there are none.
+/// All usable endpoints of the cluster, or those with hints for this node; refused if there are none.
 pub fn everywhere(candidates: &[Candidate]) -> Backends {
     let meant = followed(candidates);
     let endpoints = usable(candidates, |c| meant.is_none_or(|hint| hint(c) == Hint::Here));
     Backends { endpoints, empty: Empty::Refuse }
 }
 
-/// The hints that are followed: of every ready endpoint it is said for whom it is, and some are for here. Else nobody would
-/// call those of which nothing is said, or there would be none to call.
+/// The hints to follow: only if every ready endpoint has some, and some are for this node. Otherwise endpoints without hints would
+/// get no traffic, or there would be none to use.
 fn followed(candidates: &[Candidate]) -> Option<fn(&Candidate) -> Hint> {
     let kinds: [fn(&Candidate) -> Hint; 2] = [|c| c.for_node, |c| c.for_zone];
     kinds.into_iter().find(|hint| {
@@ -145,15 +145,15 @@ fn followed(candidates: &[Candidate]) -> Option<fn(&Candidate) -> Hint> {
     })
 }
 
-/// This node's usable endpoints. Without one, callers are dropped where other nodes have some (a load balancer notices
-/// and goes there), refused where nobody has.
+/// This node's usable endpoints. Without one, connections are dropped if other nodes have some (so that a load balancer moves on),
+/// and refused if there are none anywhere.
 pub fn on_this_node(candidates: &[Candidate]) -> Backends {
     let anywhere = !usable(candidates, |_| true).is_empty();
     let empty = if anywhere { Empty::Drop } else { Empty::Refuse };
     Backends { endpoints: usable(candidates, |c| c.local), empty }
 }
 
-/// The ready ones; without any, those that are going away and still answer.
+/// The ready ones; without any, those that are terminating and still serving.
 fn usable(candidates: &[Candidate], among: impl Fn(&&Candidate) -> bool) -> Vec<SocketAddr> {
     let pick = |wanted: fn(&Candidate) -> bool| -> Vec<SocketAddr> {
         candidates.iter().filter(&among).filter(|c| wanted(c)).map(|c| c.address).collect()

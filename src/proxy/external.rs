@@ -1,7 +1,7 @@
-//! Which of the addresses from outside that a Service names lead to it on this node.
+//! Which external addresses of a Service lead to it on this node.
 //!
-//! Whoever may write a Service names any address (CVE-2020-8554). Those of Pods, nodes, servers and other Services are not to be had
-//! by the rules themselves (`net/src/dataplane/base.rs`), which know them as they change.
+//! Users who can write a Service may claim any address (CVE-2020-8554). Those of Pods, nodes, servers and other Services are
+//! excluded by the rules themselves (`net/src/dataplane/base.rs`), which follow changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,21 +14,21 @@ use super::compile::{balancer_addresses, external_ips, kept_ports};
 use super::context::{OF_DNS, why_not_in};
 use podwright_client::Key;
 
-/// So many addresses are named in one message.
+/// Maximum addresses named in one message.
 const MOST_NAMED: usize = 4;
 
 const EXTERNAL_ADDRESS: &str = "ExternalAddressNotServed";
 const CLUSTER_IP: &str = "ClusterIPNotServed";
 
-/// What of a Service is not served, for its events: reasons with messages.
+/// The parts of a Service that are not served, for its events: reasons with messages.
 pub type Unserved = Vec<(&'static str, String)>;
 
-/// Whether a Service names addresses from outside.
+/// Whether a Service has external addresses.
 pub fn names_addresses(service: &Service) -> bool {
     service.spec.as_ref().is_some_and(|spec| !external_ips(spec).is_empty()) || !balancer_addresses(service).is_empty()
 }
 
-/// The addresses that are not to be had from outside.
+/// Addresses that cannot be claimed from outside.
 #[derive(Default)]
 pub struct OccupiedAddresses {
     services: Ranges,
@@ -45,8 +45,8 @@ impl OccupiedAddresses {
         }
     }
 
-    /// Why an address is not served. A load balancer's (`is_named` is false) may be on a node's own port, and say so: nothing of it is
-    /// led astray.
+    /// Why an address is not served. A load balancer (`is_named` is false) may be on a node's own port and report it: no traffic is
+    /// misdirected.
     fn why(&self, address: &IpAddr, is_named: bool, dns: &[IpAddr]) -> Option<&'static str> {
         match why_not_in(address, dns) {
             Some(why) => Some(why),
@@ -59,7 +59,7 @@ impl OccupiedAddresses {
     }
 }
 
-/// Ranges in order, of which none overlaps another.
+/// Sorted ranges without overlaps.
 #[derive(Default)]
 struct Ranges(Vec<IpNet>);
 
@@ -76,8 +76,7 @@ impl Ranges {
     }
 }
 
-/// Which of the addresses that a Service names this node does not serve, and which ports of the Service's own, and why. `dns`: where
-/// the node answers DNS itself.
+/// Which addresses of a Service this node does not serve, and which ports of its own, and why. `dns`: where the node serves DNS.
 pub fn unserved_addresses(service: &Service, taken: &OccupiedAddresses, dns: &[IpAddr]) -> Unserved {
     let named = service.spec.as_ref().map(external_ips).unwrap_or_default();
     let given = balancer_addresses(service);
@@ -91,7 +90,7 @@ pub fn unserved_addresses(service: &Service, taken: &OccupiedAddresses, dns: &[I
     external.map(|message| (EXTERNAL_ADDRESS, message)).into_iter().chain(own).collect()
 }
 
-/// The first ones, and how many more there are.
+/// The first few, and how many more there are.
 fn in_words<T>(mut all: impl Iterator<Item = T>, in_words: impl Fn(T) -> String) -> Option<String> {
     let mut words: Vec<String> = all.by_ref().take(MOST_NAMED).map(in_words).collect();
     let more = all.count();
@@ -99,7 +98,7 @@ fn in_words<T>(mut all: impl Iterator<Item = T>, in_words: impl Fn(T) -> String)
     (!words.is_empty()).then(|| words.join("; "))
 }
 
-/// What was told of Services, so that each hears it once.
+/// What was reported about Services, so that each gets an event once.
 #[derive(Default)]
 pub struct Told {
     told: BTreeMap<Key, Unserved>,
@@ -107,12 +106,12 @@ pub struct Told {
 }
 
 impl Told {
-    /// Of these there may be something else to tell.
+    /// Marks Services that may need a new report.
     pub fn look_at(&mut self, services: impl IntoIterator<Item = Key>) {
         self.due.extend(services);
     }
 
-    /// What is to be told, of so many Services at most: the others are looked at the next time.
+    /// The reports for at most this many Services; the others follow the next time.
     pub fn next(&mut self, most: usize, unserved: impl Fn(&Key) -> Unserved) -> Vec<(Key, Unserved)> {
         let mut telling = Vec::new();
         while telling.len() < most

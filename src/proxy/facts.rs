@@ -1,4 +1,4 @@
-//! What the rules must know of the cluster's nodes.
+//! Facts about the cluster's nodes for the rules.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -9,9 +9,9 @@ use podwright_net::IpNet;
 use podwright_net::dataplane::NodeFacts;
 use podwright_net::overlay::Peer;
 
-/// The facts of the node named `own`, from all Nodes and the cluster's Service ranges. An address of `dns` that is in none of them
-/// is as good as a range: no external address, host port or node port covers it, and who asks there keeps the pace of who does.
-/// One of the node's own addresses is not: its host ports and node ports are there. `addresses`: the node's, before its Node says so.
+/// The facts of the node named `own`, from all Nodes and the cluster's Service ranges. An address of `dns` outside all of them is
+/// treated like a range: no external address, host port or node port covers it, and its clients are rate-limited. One of the node's
+/// own addresses is not, since its host ports and node ports are there. `addresses`: the node's, before its Node lists them.
 pub fn facts(
     nodes: &[impl AsRef<Node>],
     own: &str,
@@ -76,7 +76,7 @@ pub fn pod_ranges(node: &Node) -> Vec<IpNet> {
     all.iter().chain(&one).filter_map(|c| c.parse().ok()).collect()
 }
 
-/// A node's addresses, names left out.
+/// A node's addresses, without names.
 pub fn node_addresses(node: &Node) -> Vec<IpAddr> {
     let addresses = node.status.as_ref().and_then(|s| s.addresses.as_deref()).unwrap_or_default();
     addresses.iter().filter(|a| a.type_ != "Hostname").filter_map(|a| a.address.parse().ok()).collect()

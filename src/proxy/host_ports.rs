@@ -1,7 +1,7 @@
-//! One Pod's host ports: the node's addresses and such a port lead to the Pod, as if it were a Service of its own.
+//! One Pod's host ports: connections to the node's addresses and such a port lead to the Pod, like a Service.
 //!
-//! Those on loopback are not for the kernel, which takes a packet from there for a forged one on any link: the agent accepts
-//! them itself ([`podwright_net::forwards`]), as long as they are TCP or UDP.
+//! Those on loopback are not handled by the kernel, which treats packets from loopback on any link as forged: the agent accepts
+//! them itself ([`podwright_net::forwards`]), if they are TCP or UDP.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,10 +13,10 @@ use podwright_net::forwards::Forward;
 use super::compile::{protocol, seniority};
 use super::context::{may_lead_in, why_not_in};
 
-/// What the dataplane shall do for a Pod of this node; `None` where that is nothing: no host ports, no address yet, the
-/// host's network anyway, or done. `dns`: where the node answers DNS itself.
+/// The dataplane's configuration of a Pod of this node; `None` if there is none: no host ports, no address yet, host network, or
+/// completed. `dns`: where the node serves DNS.
 pub fn host_ports(pod: &Pod, dns: &[IpAddr]) -> Option<dataplane::Service> {
-    // Whoever may write a Pod names any address, as whoever may write a Service does.
+    // Users who can write a Pod may claim any address, as those who can write a Service.
     let may_lead = |port: &HostPort| port.address.is_none_or(|address| may_lead_in(&address, dns));
     let served = wanted(pod).filter(|port| !port.is_on_loopback() && may_lead(port));
     let ports: Vec<ServicePort> = served.map(service_port).collect();
@@ -24,7 +24,7 @@ pub fn host_ports(pod: &Pod, dns: &[IpAddr]) -> Option<dataplane::Service> {
     (!ports.is_empty()).then(|| dataplane::Service { seniority: seniority(&pod.metadata), tenant, ports })
 }
 
-/// What the agent shall carry from loopback to the Pod.
+/// The agent's forwards from loopback to the Pod.
 pub fn loopback_ports(pod: &Pod) -> Vec<Forward> {
     let carried = wanted(pod).filter(|port| port.is_on_loopback() && port.protocol != Protocol::Sctp);
     let forward = |HostPort { address, port, protocol, to }: HostPort| {
@@ -33,8 +33,7 @@ pub fn loopback_ports(pod: &Pod) -> Vec<Forward> {
     carried.filter_map(forward).collect()
 }
 
-/// The host ports that this node cannot serve, in words. `own`: the node's addresses; `dns`: where it answers DNS
-/// itself.
+/// The host ports that this node cannot serve, in words. `own`: the node's addresses; `dns`: where it serves DNS.
 pub fn unserved(pod: &Pod, facts: &NodeFacts, own: &[IpAddr], dns: &[IpAddr]) -> Vec<String> {
     let others = facts.cluster_ranges.iter().chain(&facts.other_nodes).chain(&facts.service_ranges);
     let is_others = |address: &IpAddr| !own.contains(address) && others.clone().any(|range| range.contains(address));
@@ -56,7 +55,7 @@ pub fn unserved(pod: &Pod, facts: &NodeFacts, own: &[IpAddr], dns: &[IpAddr]) ->
 /// One host port in one family.
 #[derive(PartialEq)]
 pub struct HostPort {
-    /// `None`: all of the node's.
+    /// `None`: all of the node's addresses.
     address: Option<IpAddr>,
     port: u16,
     protocol: Protocol,
@@ -69,7 +68,7 @@ impl HostPort {
     }
 }
 
-/// The host ports of a Pod that has an address and is not done.
+/// The host ports of a Pod that has an address and is not completed.
 pub fn wanted(pod: &Pod) -> impl Iterator<Item = HostPort> {
     let (spec, status) = (pod.spec.as_ref(), pod.status.as_ref());
     let done = status.is_some_and(|status| matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")));
@@ -88,7 +87,7 @@ pub fn wanted(pod: &Pod) -> impl Iterator<Item = HostPort> {
 fn host_port(wanted: &ContainerPort, own: IpAddr) -> Option<HostPort> {
     let number = |port: i32| u16::try_from(port).ok().filter(|port| *port > 0);
     let (port, inside) = (number(wanted.host_port?)?, number(wanted.container_port)?);
-    // `0.0.0.0` and `::` are all addresses of one family, none is all of both.
+    // `0.0.0.0` and `::` mean all addresses of one family, none means all of both.
     let address: Option<IpAddr> =
         wanted.host_ip.as_deref().filter(|ip| !ip.is_empty()).map(str::parse).transpose().ok()?;
     if address.is_some_and(|a| a.is_ipv4() != own.is_ipv4()) {
@@ -98,8 +97,8 @@ fn host_port(wanted: &ContainerPort, own: IpAddr) -> Option<HostPort> {
     Some(HostPort { address, port, protocol: protocol(wanted.protocol.as_deref())?, to: SocketAddr::new(own, inside) })
 }
 
-/// As node ports, none without an address is on loopback. One with an address that is not the node's own yet is taken as others
-/// take it that the host forwards: as an external address.
+/// Like node ports, one without an address is not on loopback. One with an address that is not the node's own yet is treated like
+/// an external address.
 fn service_port(HostPort { address, port, protocol, to }: HostPort) -> ServicePort {
     let addresses: Vec<IpAddr> = address.into_iter().collect();
     ServicePort {

@@ -1,7 +1,7 @@
 //! One Service with its EndpointSlices into DNS names.
 //!
 //! <https://github.com/kubernetes/dns/blob/master/docs/specification.md>; where it leaves names open (endpoints without a host
-//! name), as CoreDNS has them.
+//! name), like CoreDNS.
 
 use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use podwright_net::dns::{Entry, Names, Srv, reverse_name};
 
 use super::endpoints::{address_of, is_ready};
 
-/// An SRV record's weight is shared by those that stand side by side.
+/// An SRV record's weight is divided among the records of a name.
 const WEIGHT: usize = 100;
 
 /// The names of a Service below the cluster's `domain`.
@@ -38,7 +38,7 @@ fn external(spec: &ServiceSpec, base: String, names: &mut Names) {
     }
 }
 
-/// The ClusterIPs, whether there are endpoints or not.
+/// The ClusterIPs, with or without endpoints.
 fn balanced(spec: &ServiceSpec, base: String, names: &mut Names) {
     let addresses: Vec<IpAddr> = spec.cluster_ips.iter().flatten().filter_map(|a| a.parse().ok()).collect();
     if addresses.is_empty() {
@@ -56,7 +56,7 @@ fn balanced(spec: &ServiceSpec, base: String, names: &mut Names) {
     share_weights(names);
 }
 
-/// Each ready endpoint under a name of its own, and all of them under the Service's.
+/// Each ready endpoint under its own name, and all of them under the Service's.
 fn headless(slices: &[impl AsRef<EndpointSlice>], base: &str, names: &mut Names) {
     let (mut seen, mut known) = (BTreeSet::new(), HashSet::new());
     for slice in slices.iter().map(AsRef::as_ref) {
@@ -78,10 +78,10 @@ fn headless(slices: &[impl AsRef<EndpointSlice>], base: &str, names: &mut Names)
     share_weights(names);
 }
 
-/// What an SRV record says: its name, port and target.
+/// The content of an SRV record: its name, port and target.
 type Said = (String, u16, String);
 
-/// `_http._tcp.<base>`, for named ports alone. `known`: what is said already; a name has as many records as there are Pods.
+/// `_http._tcp.<base>`, only for named ports. `known`: existing records; a name has as many as there are Pods.
 fn add_srv(
     names: &mut Names,
     known: &mut HashSet<Said>,
@@ -106,7 +106,7 @@ fn share_weights(names: &mut Names) {
     }
 }
 
-/// The name of an endpoint that has none: its address with dashes.
+/// The generated name of an endpoint: its address with dashes.
 fn dashed(address: &IpAddr) -> String {
     address.to_string().replace(['.', ':'], "-")
 }

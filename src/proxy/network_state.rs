@@ -1,6 +1,6 @@
-//! All that a node's network should be, compiled from objects: pure, and one owner at a time.
+//! The desired state of a node's network, compiled from objects: pure, and one owner at a time.
 //!
-//! A change of one Service compiles that one, however many there are. What is the same as before reaches no driver.
+//! A change of one Service only compiles that one. Unchanged results reach no driver.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use super::{
 
 const ZONE: &str = "topology.kubernetes.io/zone";
 
-/// The state of one node's network, and what of the objects it depends on beside them.
+/// The state of one node's network, and its other inputs.
 pub struct Compiler {
     config: ProxyConfig,
-    /// The node's own addresses, whatever its Node says.
+    /// The node's own addresses, besides those in its Node.
     addresses: Vec<IpAddr>,
     context: NodeContext,
     shares: Shares,
@@ -47,7 +47,7 @@ impl Compiler {
         }
     }
 
-    /// Compiles what has changed; what of the network is other by it, and what is to be said to whom.
+    /// Compiles what has changed; returns the network's changes and the notices to send.
     pub fn update(&mut self, objects: &impl Objects, mut dirty: Dirty) -> (Changes, Vec<Notice>) {
         let mut changes = Changes::default();
         // 1. The node: in another zone, other endpoints may be meant for it.
@@ -58,9 +58,9 @@ impl Compiler {
         if dirty.nodes || dirty.services.contains(&api()) {
             self.learn(objects, &mut changes);
         }
-        // 3. Who has room.
+        // 3. Which owners have room.
         let mut notices = self.weigh(objects, &mut dirty);
-        // 4. What each owner wants.
+        // 4. What each owner requests.
         for key in dirty.services {
             let wanted = self.wanted_by_service(objects, &key);
             self.state.set(&Owner::Service(key).to_string(), wanted, &mut changes);
@@ -75,7 +75,7 @@ impl Compiler {
             notices.extend(unserved.into_iter().map(|message| Notice::host_port(owner.clone(), message)));
             self.state.set(&owner.to_string(), self.wanted_by_pod(&owner, &pod), &mut changes);
         }
-        // 5. Whoever names an address that leads to nobody's Service on this node.
+        // 5. Addresses that lead to no Service on this node.
         self.told.look_at(dirty.written);
         notices.extend(self.unserved(objects));
         (changes, notices)
@@ -87,7 +87,7 @@ impl Compiler {
         std::mem::replace(&mut self.context.zone, zone) != self.context.zone
     }
 
-    /// Facts that are others let other addresses be had.
+    /// Changed facts may permit other addresses.
     fn learn(&mut self, objects: &impl Objects, changes: &mut Changes) {
         let config = &self.config;
         let mut facts = facts(&objects.nodes(), &config.node, &self.addresses, &config.service_ranges, &config.dns);
@@ -105,7 +105,7 @@ impl Compiler {
         self.state.set_facts(facts, changes);
     }
 
-    /// Weighs what has changed, adds who of its namespace comes in or goes out by it, and says who finds no room any more.
+    /// Updates weights, adds owners of the namespace that get or lose room as a result, and returns notices for those without room.
     fn weigh(&mut self, objects: &impl Objects, dirty: &mut Dirty) -> Vec<Notice> {
         for key in &dirty.services {
             let weigh = |service: Arc<Service>| (seniority(&service.metadata), weight(&service, &objects.slices(key)));
@@ -134,7 +134,8 @@ impl Compiler {
         self.shares.has_room(owner.namespace(), &owner.to_string())
     }
 
-    /// What a Service is on this node, as far as its namespace has room for it. Its own address keeps its name, and is refused.
+    /// A Service's configuration on this node, if its namespace has room for it. Otherwise its ClusterIP keeps its name, and is
+    /// refused.
     fn wanted_by_service(&self, objects: &impl Objects, key: &Key) -> Wanted {
         let Some(service) = objects.service(key) else { return Wanted::default() };
         let served = self.has_room(&Owner::Service(key.clone()));
@@ -149,7 +150,7 @@ impl Compiler {
         Wanted { service: service.map(Arc::new), forwards: loopback_ports(pod), ..Wanted::default() }
     }
 
-    /// The node's own addresses: those that it has, and those that its Node says it has.
+    /// The node's own addresses: its actual ones, and those in its Node.
     fn own_addresses(&self, objects: &impl Objects) -> Vec<IpAddr> {
         let node = objects.node(&self.config.node);
         let told = node.iter().flat_map(|node| node_addresses(node));

@@ -1,4 +1,4 @@
-//! What is said to the owners of what is not served, as data: whoever has a recorder makes events of it.
+//! Notices to owners of what is not served, as data: a caller with a recorder turns them into events.
 
 use podwright_net::dataplane::Lost;
 use podwright_net::drivers::Applied;
@@ -7,10 +7,10 @@ use podwright_net::forwards::Refused;
 use super::owner::Owner;
 use super::shares::ELEMENTS;
 
-/// Of so many owners it is said after one change what they do not have.
+/// Maximum owners notified after one change.
 pub const MOST: usize = 32;
 
-/// Something of an object that is not served, and why.
+/// A part of an object that is not served, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
     pub about: Owner,
@@ -37,7 +37,7 @@ impl Notice {
     }
 }
 
-/// What the drivers have found that is not to be had. (Not who has it: it may be of another's namespace.)
+/// What the drivers could not serve. (Without the current holder: it may be in another namespace.)
 pub fn of(applied: &Applied) -> Vec<Notice> {
     let lost = applied.tables.lost.iter().take(MOST).filter_map(of_lost);
     lost.chain(applied.refused.iter().filter_map(of_refused)).collect()

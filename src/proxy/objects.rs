@@ -1,4 +1,4 @@
-//! The objects that a node's network follows from, and which of them have changed.
+//! The objects that determine a node's network, and which of them have changed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,32 +11,32 @@ use super::host_ports::wanted;
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
-/// The objects that a node's network follows from.
+/// The objects that determine a node's network.
 pub trait Objects {
     fn services(&self) -> Vec<Arc<Service>>;
     fn service(&self, key: &Key) -> Option<Arc<Service>>;
-    /// Those of a Service.
+    /// The slices of a Service.
     fn slices(&self, service: &Key) -> Vec<Arc<EndpointSlice>>;
-    /// Those of this node.
+    /// The Pods of this node.
     fn pods(&self) -> Vec<Arc<Pod>>;
     fn pod(&self, key: &Key) -> Option<Arc<Pod>>;
     fn nodes(&self) -> Vec<Arc<Node>>;
     fn node(&self, name: &str) -> Option<Arc<Node>>;
 }
 
-/// Which objects have changed since the network's state was compiled.
+/// Objects that have changed since the network's state was compiled.
 #[derive(Debug, Default)]
 pub struct Dirty {
     pub(super) services: BTreeSet<Key>,
-    /// Those of them that have changed themselves, not their endpoints alone.
+    /// Those whose own object has changed, not only their endpoints.
     pub(super) written: BTreeSet<Key>,
-    /// Pods whose host ports are others.
+    /// Pods whose host ports have changed.
     pub(super) pods: BTreeSet<Key>,
     pub(super) nodes: bool,
 }
 
 impl Dirty {
-    /// All that there is.
+    /// All existing objects.
     pub fn everything(objects: &impl Objects) -> Dirty {
         let services: BTreeSet<Key> = objects.services().iter().map(|service| Key::of(&**service)).collect();
         let pods = objects.pods().iter().map(|pod| Key::of(&**pod)).collect();
@@ -52,7 +52,7 @@ impl Dirty {
         self.services.extend(slices.filter_map(|slice| service_of(slice)));
     }
     pub fn pod(&mut self, delta: Delta<Pod>) {
-        // Those that cannot be served too: that is told.
+        // Including those that cannot be served, which are reported.
         let ports = |pod: &Option<Arc<Pod>>| pod.iter().flat_map(|pod| wanted(pod)).collect::<Vec<_>>();
         if ports(&delta.old) != ports(&delta.new) {
             self.pods.insert(delta.key);

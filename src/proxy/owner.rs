@@ -1,4 +1,4 @@
-//! Whose part of the node's network something is: a Service's or a Pod's, and the key that the network knows it by.
+//! The owner of a part of the node's network: a Service or a Pod, and its key in the network.
 
 use std::fmt;
 
@@ -7,16 +7,16 @@ use podwright_client::Key;
 /// No Service has such a name.
 const OF_POD: &str = "pod:";
 
-/// An object that asks something of the network.
+/// An object that requests something from the network.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Owner {
     Service(Key),
-    /// One of this node, by its host ports.
+    /// A Pod of this node, with its host ports.
     Pod(Key),
 }
 
 impl Owner {
-    /// The owner of this key, if it is one's.
+    /// The owner of this key, if it belongs to one.
     pub fn of(key: &str) -> Option<Owner> {
         let (pod, name) = key.strip_prefix(OF_POD).map_or((false, key), |name| (true, name));
         let (namespace, name) = name.split_once('/')?;

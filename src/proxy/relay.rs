@@ -1,9 +1,9 @@
-//! The relay: calls of the API by the Pods of a node whose network leads nowhere else, an isolated one's.
+//! The relay: forwards Pods' calls of the API on a node without external network, an isolated one.
 //!
-//! They are accepted inside the node's network and handed on, byte for byte, from the process's own; TLS stays between the
-//! Pod and the server. The proxy leads the Service `kubernetes` here.
+//! Calls are accepted inside the node's network and forwarded, byte for byte, from the process's own; TLS stays end to end between
+//! Pod and server. The proxy points the Service `kubernetes` here.
 //!
-//! No Pod keeps others out: each source has a share ([`room`]), and who says nothing is not kept.
+//! No Pod can exclude others: each source has a share ([`room`]), and silent connections are closed.
 
 mod room;
 
@@ -23,35 +23,35 @@ use tokio::time::Instant;
 use podwright_client::Client;
 use room::Room;
 
-/// Where it listens on each of the node's addresses, unless something else does already.
+/// Its port on each of the node's addresses, unless it is in use.
 const PORT: u16 = 6443;
-/// The server answers until then, or is not there; and the Pod says something until then.
+/// Timeout for the server's connection, and for the Pod's first bytes.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// A call ends of which nothing has been heard for so long: longer than watches and sessions are silent that are alive.
+/// The idle timeout of a call: longer than live watches and sessions are silent.
 const IDLE: Duration = Duration::from_secs(3600);
-/// What is carried at once, in either direction.
+/// Bytes relayed at once, in either direction.
 const CHUNK: usize = 8 << 10;
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// A listener on one of the node's own addresses, inside its network, for calls of the API.
+/// A listener on one of the node's own addresses, inside its network, for calls of the API. Fails if no socket can be opened.
 pub async fn api_listener(network: &Network, address: std::net::IpAddr) -> podwright_net::Result<TcpListener> {
     match network.netns().tcp_listen((address, PORT).into()).await {
-        // A Pod on the node's network may have come first.
+        // A host network Pod may already use it.
         Err(_) => network.netns().tcp_listen((address, 0).into()).await,
         listener => listener,
     }
 }
 
-/// Where the server is.
+/// The server's address.
 #[derive(Clone)]
 pub enum ServerAddress {
     /// `HOST:PORT`
     At(String),
-    /// Where it tells who wants to join, by `kube-public/cluster-info`.
+    /// As published in `kube-public/cluster-info` for joining nodes.
     Told(Client),
 }
 
-/// A running relay; it ends when dropped, and with it what it carries.
+/// A running relay; dropping it ends it with its connections.
 pub struct Relay {
     addresses: Vec<SocketAddr>,
     tasks: Vec<AbortHandle>,
@@ -64,7 +64,7 @@ impl Drop for Relay {
 }
 
 impl Relay {
-    /// Listens on the node's addresses.
+    /// Listens on the node's addresses. Fails if it cannot.
     pub async fn start(network: &Network, server: &ServerAddress) -> podwright_net::Result<Relay> {
         let mut relay = Relay { addresses: Vec::new(), tasks: Vec::new() };
         let room = Arc::new(Room::default());
@@ -77,14 +77,14 @@ impl Relay {
         Ok(relay)
     }
 
-    /// Where it listens.
+    /// The addresses it listens on.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 }
 
 async fn serve(listener: TcpListener, server: ServerAddress, room: Arc<Room>) {
-    // What is carried ends with this task.
+    // Connections end with this task.
     let mut carried = tokio::task::JoinSet::new();
     loop {
         let accepted = loop {
@@ -113,10 +113,10 @@ async fn serve(listener: TcpListener, server: ServerAddress, room: Arc<Room>) {
 }
 
 async fn carry(mut pod: TcpStream, server: &ServerAddress) -> io::Result<()> {
-    // Before it costs the server anything. That a socket is readable may be said of one that is not.
+    // Before it costs the server anything. Readiness may be spurious.
     within(pod.peek(&mut [0])).await?;
     let mut server = within(async { TcpStream::connect(address(server).await?).await }).await?;
-    // Where this fails, answers come a little later.
+    // Failure only delays answers slightly.
     let _ = (pod.set_nodelay(true), server.set_nodelay(true));
     let ((from_pod, to_pod), (from_server, to_server)) = (pod.split(), server.split());
     let heard = Heard::now();
@@ -132,7 +132,7 @@ async fn within<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     tokio::time::timeout(TIMEOUT, work).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
 }
 
-/// Carries bytes one way, until there are no more: that is passed on.
+/// Copies bytes one way until the end, which is passed on.
 async fn pump(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, heard: &Heard) -> io::Result<()> {
     let mut chunk = vec![0; CHUNK];
     loop {
@@ -145,7 +145,7 @@ async fn pump(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin,
     }
 }
 
-/// When something was last heard.
+/// The time of the last activity.
 struct Heard {
     begin: Instant,
     /// Milliseconds after `begin`.
@@ -161,7 +161,7 @@ impl Heard {
         self.last.store(u64::try_from(self.begin.elapsed().as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// Ends once it was silent for so long.
+    /// Returns after being idle for this long.
     async fn nothing_for(&self, idle: Duration) {
         loop {
             let until = self.begin + Duration::from_millis(self.last.load(Ordering::Relaxed)) + idle;
@@ -192,7 +192,7 @@ mod tests {
 
     use super::*;
 
-    /// A relay on loopback, before a server that says back what it hears.
+    /// A relay on loopback, with an echo server behind it.
     async fn started() -> SocketAddr {
         let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let at = ServerAddress::At(server.local_addr().unwrap().to_string());
@@ -216,7 +216,7 @@ mod tests {
         socket.connect(to).await.unwrap()
     }
 
-    /// Whether it is carried there and back.
+    /// Whether bytes pass both ways.
     async fn speaks(call: &mut TcpStream) -> bool {
         let mut answer = [0; 2];
         let asked = async {
@@ -240,7 +240,7 @@ mod tests {
         assert!(!speaks(&mut beyond).await, "more than its share");
         assert!(speaks(&mut call(relay, [127, 0, 0, 3]).await).await, "another Pod");
         assert!(speaks(&mut greedy[0]).await);
-        // What has ended makes room.
+        // Ended ones make room.
         greedy.pop();
         let mut next = call(relay, [127, 0, 0, 2]).await;
         while !speaks(&mut next).await {
@@ -266,7 +266,7 @@ mod tests {
         });
         assert_eq!(begin.elapsed(), 3 * speaking + silence);
 
-        // Neither is who says no more. Until then time passes as it does.
+        // Nor is one that sends nothing more. Until then real time is used.
         tokio::time::resume();
         let mut quiet = call(started().await, [127, 0, 0, 2]).await;
         assert!(speaks(&mut quiet).await);

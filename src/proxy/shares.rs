@@ -1,4 +1,4 @@
-//! How much of a node's tables the Services and host ports of one namespace may take: the youngest that do not fit go without.
+//! Limits how much of a node's tables one namespace's Services and host ports may use: the youngest that do not fit are left out.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -10,28 +10,28 @@ use super::compile::source_ranges;
 use super::endpoints::{family_of, is_usable};
 use super::host_ports::wanted;
 
-/// The elements and records of one namespace on a node: 40 MB of the kernel's memory, and half a second to load.
+/// Maximum elements and records of one namespace on a node: 40 MB of kernel memory, and half a second to load.
 pub const ELEMENTS: usize = 262_144;
 
-/// A host port is its frontend, its list of one endpoint, and itself.
+/// A host port is its frontend, its list of one endpoint, and the endpoint itself.
 const OF_HOST_PORT: usize = 4;
 
-/// What all Services and Pods weigh, by namespace.
+/// The weights of all Services and Pods, by namespace.
 #[derive(Debug)]
 pub struct Shares {
     limit: usize,
     namespaces: HashMap<String, Share>,
-    /// The namespaces of which something has changed since [`Shares::settle`].
+    /// Namespaces that have changed since [`Shares::settle`].
     touched: BTreeSet<String>,
 }
 
 #[derive(Debug, Default)]
 struct Share {
-    /// What each weighs, in order of seniority.
+    /// Weights in order of seniority.
     members: BTreeMap<(Seniority, String), usize>,
     seniority: HashMap<String, Seniority>,
     weight: usize,
-    /// Those that go without.
+    /// Those left out.
     left_out: BTreeSet<String>,
 }
 
@@ -46,7 +46,7 @@ impl Shares {
         Shares { limit, namespaces: HashMap::new(), touched: BTreeSet::new() }
     }
 
-    /// Notes what the object `key` of a namespace weighs; `None`: there is no such object any more.
+    /// Records the weight of the object `key` of a namespace; `None`: it no longer exists.
     pub fn note(&mut self, namespace: &str, key: &str, found: Option<(Seniority, usize)>) {
         let share = self.namespaces.entry(namespace.to_owned()).or_default();
         if let Some(seniority) = share.seniority.remove(key) {
@@ -60,8 +60,8 @@ impl Shares {
         self.touched.insert(namespace.to_owned());
     }
 
-    /// Decides anew who of the namespaces that have changed has room; whose standing is another than before. A namespace within
-    /// its share costs nothing, however much it has.
+    /// Decides again for changed namespaces which objects have room; returns those whose status changed. A namespace within its
+    /// share costs nothing, whatever its size.
     pub fn settle(&mut self) -> BTreeSet<String> {
         let mut moved = BTreeSet::new();
         for namespace in std::mem::take(&mut self.touched) {
@@ -88,7 +88,7 @@ impl Shares {
 }
 
 impl Share {
-    /// Those that find no room, if who is older comes first. One that is too large keeps no younger one out.
+    /// Those without room, with older ones first. One that is too large does not exclude younger ones.
     fn too_much(&self, limit: usize) -> BTreeSet<String> {
         let mut left = limit;
         let mut out = BTreeSet::new();
@@ -102,7 +102,7 @@ impl Share {
     }
 }
 
-/// At most how many elements and DNS records a Service is on a node, without making them: some millions may be asked for.
+/// An upper bound for a Service's elements and DNS records on a node, without creating them: they may be millions.
 pub fn weight(service: &Service, slices: &[impl AsRef<EndpointSlice>]) -> usize {
     let Some(spec) = &service.spec else { return 0 };
     if spec.cluster_ip.as_deref() == Some("None") {
@@ -121,7 +121,7 @@ pub fn weight(service: &Service, slices: &[impl AsRef<EndpointSlice>]) -> usize 
         true => 1 + local(&spec.internal_traffic_policy) + outside,
         false => 1,
     };
-    // Clients remember slots, and slots are endpoints: of each list and of each endpoint there are two.
+    // Remembered clients need slots and endpoints: two for each list and each endpoint.
     let each = if spec.session_affinity.as_deref() == Some("ClientIP") { 2 } else { 1 };
     let of_family = usize::from(has_node_port) + usize::from(ranges > 0) + outside + lists * each;
     let of_port = families + external + ranges + families * of_family;
@@ -130,18 +130,18 @@ pub fn weight(service: &Service, slices: &[impl AsRef<EndpointSlice>]) -> usize 
         let endpoints = usable(slice);
         let named = |name: &Option<String>| ports.contains(name.as_deref().unwrap_or(""));
         let ports = slice.ports.iter().flatten().filter(|port| named(&port.name)).count();
-        // Each list may have them all, and a Pod may come to itself.
+        // Each list may contain all of them, and a Pod may connect to itself.
         sum += ports * endpoints * lists * each + endpoints;
     }
     sum
 }
 
-/// What a Pod's host ports are on its node.
+/// The weight of a Pod's host ports on its node.
 pub fn weight_of_host_ports(pod: &Pod) -> usize {
     wanted(pod).count() * OF_HOST_PORT
 }
 
-/// Addresses of the Service and of each endpoint, where those lead back to, and a record for each port.
+/// Addresses of the Service and of each endpoint, their reverse names, and a record for each port.
 fn records(slice: &EndpointSlice) -> usize {
     usable(slice) * (3 + slice.ports.as_ref().map_or(0, Vec::len))
 }

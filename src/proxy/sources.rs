@@ -1,4 +1,4 @@
-//! What the proxy reads of the API: the informers, and what they tell.
+//! The proxy's inputs from the API: informers and their events.
 
 use std::sync::Arc;
 
@@ -11,20 +11,20 @@ use tokio::sync::mpsc;
 use super::objects::{Dirty, Objects, service_of};
 use super::policy::PolicySources;
 
-/// The informers that the proxy reads.
+/// The proxy's informers.
 #[derive(Clone)]
 pub struct Sources {
     pub services: Informer<Service>,
     /// Index: [`Informers::BY_SERVICE`].
     pub endpoint_slices: Informer<EndpointSlice>,
     pub nodes: Informer<Node>,
-    /// This node's alone.
+    /// Only this node's.
     pub pods: Informer<Pod>,
     pub policies: PolicySources,
 }
 
 impl Sources {
-    /// Informers of its own, but for the node's Pods. Must be called inside a tokio runtime.
+    /// Starts its own informers, except that of the node's Pods. Must be called inside a tokio runtime.
     pub fn start(client: Client, pods: Informer<Pod>) -> Sources {
         Sources {
             services: Informer::builder(client.clone()).start(),
@@ -77,7 +77,7 @@ impl Objects for Sources {
     }
 }
 
-/// What has happened to the objects, as it comes.
+/// Events of the objects.
 pub(super) struct Events {
     services: Receiver<Service>,
     endpoint_slices: Receiver<EndpointSlice>,
@@ -97,7 +97,7 @@ impl Events {
         }
     }
 
-    /// Notes all that has happened.
+    /// Records all pending events.
     pub fn drain(&mut self, dirty: &mut Dirty) {
         while let Ok(delta) = self.services.try_recv() {
             dirty.service(delta);
@@ -113,7 +113,7 @@ impl Events {
         }
     }
 
-    /// Waits until something happens, and notes it; `false`: nothing will.
+    /// Waits for an event and records it; `false`: there will be none.
     pub async fn next(&mut self, dirty: &mut Dirty) -> bool {
         tokio::select! {
             Some(delta) = self.services.recv() => dirty.service(delta),

@@ -1,7 +1,7 @@
 //! The task: watches Services, EndpointSlices, NetworkPolicies, Pods and Nodes, and has the drivers apply what changes by them as it
 //! comes.
 //!
-//! While one change is applied, further ones gather and are applied together. What could not be applied is tried again.
+//! While one change is applied, further ones are collected and applied together. Failed ones are retried.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use super::owner::Owner;
 use super::policy::{Gate, PolicySync, Questions};
 use super::sources::{Events, Sources};
 
-/// How long to wait after the kernel refused.
+/// The retry delay after the kernel refused.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// The running proxy of one node. It ends when dropped; what it loaded stays.
@@ -38,8 +38,8 @@ impl Drop for Proxy {
 }
 
 impl Proxy {
-    /// Starts to keep `network` and the DNS server in step with the API, and Pods to their shares of
-    /// tracked connections. `recorder` tells whose addresses and ports are another's already. Must be called inside a tokio runtime.
+    /// Starts to keep `network` and the DNS server in sync with the API, and Pods within their conntrack shares. `recorder` reports
+    /// addresses and ports held by others. Must be called inside a tokio runtime.
     pub fn start(
         config: ProxyConfig,
         sources: Sources,
@@ -66,8 +66,8 @@ impl Proxy {
         &self.gate
     }
 
-    /// Starts to answer DNS on the node's own addresses: empty at first, filled by the proxy. Names of elsewhere are asked of
-    /// the servers of `resolv_conf`, from the process's own network namespace.
+    /// Starts to serve DNS on the node's own addresses: empty at first, filled by the proxy. Other names are forwarded to the
+    /// servers of `resolv_conf`, from the process's own network namespace. Fails if a socket cannot be opened.
     pub async fn dns(
         config: &ProxyConfig,
         network: &Network,
@@ -79,7 +79,7 @@ impl Proxy {
         dns::DnsServer::start(network.netns(), &config.dns, table, upstream).await
     }
 
-    /// Waits until everything that was known at the start is loaded.
+    /// Waits until everything known at startup is loaded.
     pub async fn synced(&self) {
         // The sender lives as long as the task, which ends with us.
         let _ = self.synced.clone().wait_for(|synced| *synced).await;

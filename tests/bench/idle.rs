@@ -1,4 +1,4 @@
-//! A node without Pods: how fast it is ready, and what it costs to have it there.
+//! A node without Pods: its startup time and idle cost.
 
 use std::{
     fs,
@@ -7,7 +7,7 @@ use std::{
 
 use crate::{quantile, report, sorted, support::TestNode};
 
-/// `up` -> Ready, on a fresh folder.
+/// `up` -> Ready, on a new folder.
 pub fn ready() {
     let took = sorted(
         (0..10)
@@ -45,7 +45,7 @@ pub fn idle() {
     let rss = rss_mib(node.pid());
     report("idle RSS of up", format!("{rss:.1} MiB"), "<= 40 MiB", rss <= 40.0);
     report("idle CPU of up", format!("{cpu:.2} % of a core"), "< 0.5 %", cpu < 0.5);
-    // An fsync has something written before it: so there are no more of them than bursts of writes.
+    // An fsync follows a write: so there are at most as many as bursts of writes.
     let figure = format!("{bursts} writes in {} s, {} KiB", WATCHED.as_secs(), (last - first) / 1024);
     report("idle disk use of up", figure, "<= 1 fsync per 10 s", bursts <= WATCHED.as_secs() as u32 / 10);
 }
@@ -58,7 +58,7 @@ pub fn rss_mib(pid: u32) -> f64 {
     of_status(pid, "VmRSS:")
 }
 
-/// The highest that it ever was.
+/// Its peak.
 pub fn peak_rss_mib(pid: u32) -> f64 {
     of_status(pid, "VmHWM:")
 }
@@ -77,7 +77,7 @@ pub fn cpu_ticks(pid: u32) -> u64 {
     [11, 12].iter().filter_map(|i| fields.get(*i)?.parse::<u64>().ok()).sum()
 }
 
-/// Bytes sent to the disk so far.
+/// Bytes written to the disk so far.
 fn written(pid: u32) -> u64 {
     let io = stat(pid, "io");
     io.lines().find_map(|l| l.strip_prefix("write_bytes: ")?.parse().ok()).unwrap_or(0)

@@ -1,7 +1,7 @@
 //! `./dev bench`: the design's budgets, measured on a release build, beside a peer where one is installed.
 //!
-//! Every figure is printed with its budget and whether it is met. Nothing here fails: a figure that falls short is to be
-//! read, not to be hidden. Figures depend on what else the machine does, so its load is told with them.
+//! Every figure is printed with its budget and whether it is met. Nothing here fails: a missed budget is reported, not hidden.
+//! Figures depend on the machine's other work, so its load is printed too.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -17,7 +17,7 @@ mod scheduler;
 mod sizes;
 mod store;
 
-/// One benchmark: its name on the command line, and what it does.
+/// One benchmark: its name on the command line, and its function.
 const BENCHES: &[(&str, fn())] = &[
     ("ready", idle::ready),
     ("start", pods::start),
@@ -58,7 +58,7 @@ fn main() {
     }
 }
 
-/// How many tasks ran or waited for a CPU in the last minute, on how many CPUs.
+/// The tasks running or waiting for a CPU in the last minute, and the number of CPUs.
 fn load() -> String {
     let averages = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
@@ -71,12 +71,12 @@ fn report(what: &str, figure: impl std::fmt::Display, budget: &str, met: bool) {
     println!("{what:<52} {figure:<38} budget: {budget:<36} {verdict}");
 }
 
-/// What a peer comes to, or what else is worth knowing, without a budget.
+/// A peer's figure, or other information, without a budget.
 fn beside(what: &str, figure: impl std::fmt::Display) {
     println!("  {what:<50} {figure}");
 }
 
-/// The value below which a share of the sorted values lies.
+/// The value at this quantile of the sorted values.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     let last = sorted.len().saturating_sub(1);
     sorted.get((last as f64 * share).round() as usize).copied().unwrap_or(f64::NAN)

@@ -1,4 +1,4 @@
-//! The peer: the same Pods by `podman kube play`, where it is installed, on the host network (which spares it the links).
+//! The peer: the same Pods with `podman kube play`, if installed, on the host network (which saves it the links).
 
 use std::{fs, process::Command};
 
@@ -8,7 +8,7 @@ use crate::{beside, pods};
 
 const PODS: usize = 30;
 
-/// The same 30 Pods as in `thirty`, in a mount and a network namespace of podman's own; and one alone.
+/// The same 30 Pods as in `thirty`, in separate mount and network namespaces; and one alone.
 pub fn thirty() {
     if Command::new("podman").arg("--version").output().is_err() {
         beside("podman is not installed: no peer to compare with", "apt-get install podman");
@@ -55,8 +55,8 @@ cgroup_manager = "cgroupfs"
 events_logger = "none"
 "#;
 
-/// Prints how many milliseconds each step took, and the KiB of what podman needs beside the containers. crun refuses hybrid
-/// cgroups, so their v2 half is hidden from it. Older podmans say `play kube`.
+/// Prints how many milliseconds each step took, and the KiB that podman needs beside the containers. crun refuses hybrid cgroups,
+/// so their v2 half is hidden from it. Older podmans use `play kube`.
 const SCRIPT: &str = r#"
 set -e
 ip link set lo up

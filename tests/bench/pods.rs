@@ -1,4 +1,4 @@
-//! Pods: how fast they start and go, what the journal costs, what each keeps in memory.
+//! Pods: how fast they start and end, the journal's cost, and the memory per Pod.
 
 use std::{
     collections::BTreeSet,
@@ -18,12 +18,12 @@ use crate::{
 };
 
 const SINGLE_STARTS: usize = 100;
-/// Enough to tell a hundredth of a start from noise.
+/// Enough to distinguish a hundredth of a start from noise.
 const JOURNAL_PAIRS: usize = 2400;
 
-/// How the names of Pods begin that are not to be recorded.
+/// The name prefix of Pods that are not recorded.
 const UNRECORDED: &str = "unrecorded-";
-/// How the names of Pods begin whose users are others on the host.
+/// The name prefix of Pods with user namespaces.
 const OWN_USERS: &str = "own-users-";
 
 pub fn pod(name: &str) -> Value {
@@ -37,7 +37,7 @@ pub fn pod(name: &str) -> Value {
     })
 }
 
-/// A node with the image, and a client that stays connected.
+/// A node with the image, and a connected client.
 struct Bench {
     node: TestNode,
     client: Client,
@@ -53,7 +53,7 @@ impl Bench {
         Bench { node, client: rpc::client(address, "bench"), runtime }
     }
 
-    /// Applies Pods and waits until all run; milliseconds.
+    /// Applies Pods and waits until all run; returns milliseconds.
     fn run_all(&self, names: &[String]) -> f64 {
         let elapsed = self.runtime.block_on(async {
             let mut events = self.client.watch(pods_from(&self.client).await).await.unwrap();
@@ -74,7 +74,7 @@ impl Bench {
         elapsed.as_secs_f64() * 1000.0
     }
 
-    /// Deletes Pods and waits until the API has none of them; milliseconds.
+    /// Deletes Pods and waits until they are gone from the API; returns milliseconds.
     fn delete_all(&self, names: &[String]) -> f64 {
         let elapsed = self.runtime.block_on(async {
             let mut events = self.client.watch(pods_from(&self.client).await).await.unwrap();
@@ -137,8 +137,8 @@ pub fn names(count: usize) -> Vec<String> {
     (0..count).map(|i| format!("p{i}")).collect()
 }
 
-/// apply -> Running of one Pod, image present: one after the other beside those that run already, and then each right after
-/// another's removal, whose network namespace the kernel is still taking apart.
+/// apply -> Running of one Pod, image present: one after the other beside running ones, and then each right after another's
+/// removal, while the kernel is still tearing down that one's network namespace.
 pub fn start() {
     let bench = Bench::start(&[]);
     bench.one("warm-up");
@@ -151,8 +151,7 @@ pub fn start() {
     beside("each right after the removal of another", figure(&took));
 }
 
-/// The same with the host's users and with users of its own, in turns on one node; as in `journal`, none beside the removal of
-/// another.
+/// The same with and without user namespaces, alternating on one node; as in `journal`, not beside the removal of another.
 pub fn user_namespaces() {
     let bench = Bench::start(&[]);
     let node = bench.node.field(&["nodes"], ".items[0].status.runtimeHandlers[0].features.userNamespaces");
@@ -182,8 +181,8 @@ fn figure(sorted: &[f64]) -> String {
     format!("p50 {:.1} ms, p99 {:.1} ms", quantile(sorted, 0.5), quantile(sorted, 0.99))
 }
 
-/// The same with and without the record of kernel operations, in pairs right after each other. On one node: two nodes
-/// differ by more than the record costs, whatever they do.
+/// The same with and without recording kernel operations, in adjacent pairs. On one node: two nodes differ by more than the cost of
+/// recording.
 pub fn journal() {
     let bench = Bench::start(&[]);
     let recorded = |n: usize| format!("recorded-{n}");
@@ -194,7 +193,7 @@ pub fn journal() {
     for batch in (0..JOURNAL_PAIRS).collect::<Vec<_>>().chunks(25) {
         for n in batch {
             let (with, without) = ([recorded(*n)], [unrecorded(*n)]);
-            // Who goes first changes, so that neither has the warmer caches.
+            // The order alternates, so that neither has warmer caches.
             if n % 2 == 0 {
                 let with = bench.run_all(&with);
                 pairs.push((with, bench.run_all(&without)));
@@ -213,19 +212,19 @@ pub fn journal() {
     report(&format!("the journal's share of a start ({JOURNAL_PAIRS} pairs)"), figure, "< 2 %", high < 2.0);
 }
 
-/// Where the middle of these differences lies, between the bounds that hold 95 times of 100: the estimate of Hodges and
-/// Lehmann, the median of the means of all pairs, with the bounds of Wilcoxon's signed ranks. What differs is mostly noise, as
-/// often up as down, and now and then far off; this makes more of it than the median does, and a mean would follow the few.
+/// The centre of these differences, with its 95 % confidence interval: the Hodges-Lehmann estimate, the median of the means of all
+/// pairs, with the bounds of Wilcoxon's signed-rank test. The differences are mostly symmetric noise with outliers; this uses them
+/// better than the median, while a mean would follow the outliers.
 fn centre(differences: &[f64]) -> [f64; 3] {
     let n = differences.len() as f64;
     let means = differences.iter().enumerate().flat_map(|(i, a)| differences[i..].iter().map(move |b| (a + b) / 2.0));
     let means = sorted(means.collect());
-    // The normal approximation of how many of the means lie below the true middle.
+    // The normal approximation of how many of the means lie below the true centre.
     let spread = 1.96 * (n * (n + 1.0) * (2.0 * n + 1.0) / 24.0).sqrt() / means.len() as f64;
     [0.5 - spread, 0.5, 0.5 + spread].map(|q| quantile(&means, q))
 }
 
-/// 30 Pods in one go.
+/// 30 Pods at once.
 pub fn thirty() {
     let bench = Bench::start(&[]);
     bench.one("warm-up");
@@ -246,7 +245,7 @@ pub fn thirty() {
     report("30 Pods deleted -> nothing left (no grace period)", figure, "<= 500 ms", gone <= 500.0);
 }
 
-/// PSS of what each Pod needs beside its containers: shim and pause.
+/// PSS of each Pod's overhead beside its containers: shim and pause.
 pub fn memory() {
     const PODS: usize = 20;
     let bench = Bench::start(&[]);

@@ -1,4 +1,4 @@
-//! Pods call the API: by the Service `kubernetes`, with the CA and the token that they were given.
+//! Pods call the API: through the Service `kubernetes`, with their CA and token.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ rules:
 - {level: Metadata, users: ['system:serviceaccount:default:default'], resources: [{group: ''}]}
 ";
 
-/// What a Pod has to reach the API.
+/// What a Pod needs to reach the API.
 struct Caller {
     netns: std::path::PathBuf,
     ca: String,
@@ -41,7 +41,7 @@ struct Caller {
 }
 
 impl Caller {
-    /// The Pod `caller`, as it finds itself.
+    /// As seen by the Pod `caller`.
     fn of(node: &TestNode) -> Caller {
         let inside = |script: &str| node.ok(&["exec", "caller", "--", "sh", "-c", script]);
         assert_eq!(inside(&format!("cat {ACCOUNT}/namespace")), "default");
@@ -56,7 +56,7 @@ impl Caller {
         answer.map_err(|why| why.to_string())
     }
 
-    /// Asks until the server answers with this code.
+    /// Requests until the server responds with this code.
     #[track_caller]
     fn is_answered(&self, name: &str, token: Option<&str>, path: &str, wanted: u16) -> String {
         eventually(&format!("{path} is answered {wanted}"), TIMEOUT, || match self.get(name, token, path) {
@@ -88,7 +88,7 @@ fn a_pod_reaches_the_api_and_may_do_what_its_roles_say() {
     for name in ["kubernetes.default.svc.cluster.local", "10.96.0.1"] {
         contains(&caller.is_answered(name, token, PODS, 200), "\"name\":\"caller\"").unwrap();
     }
-    // Who it was, from where, and by what right is told; what the policy leaves out is not.
+    // Audited: who it was, from where, and by what right; what the policy omits is not.
     let pod = node.field(&["pod", "caller"], ".status.podIP");
     let told = eventually("the log tells of the Pod", TIMEOUT, || {
         let text = std::fs::read_to_string(&log).unwrap_or_default();
@@ -108,7 +108,7 @@ fn a_pod_reaches_the_api_and_may_do_what_its_roles_say() {
         Caller { ca: node.ok(&["get", "cm", "kube-root-ca.crt", "-o", "jsonpath={.data.ca\\.crt}"]), ..caller };
     assert_eq!(stranger.ca.trim(), std::fs::read_to_string(node.dir.path().join("pki/ca.crt")).unwrap().trim());
 
-    // The objects behind it say where it is, and are put right when they are changed or removed.
+    // The objects behind it show the address, and are repaired when changed or removed.
     let slice = ["endpointslices", "kubernetes"];
     assert_eq!(node.field(&slice, ".endpoints[*].addresses[*]"), "192.0.2.1");
     assert_eq!(node.field(&["endpoints", "kubernetes"], ".subsets[0].addresses[0].ip"), "192.0.2.1");
@@ -129,7 +129,7 @@ fn a_pod_reaches_the_api_and_may_do_what_its_roles_say() {
     caller_again(&stranger);
 }
 
-/// The way is still there.
+/// Access still works.
 fn caller_again(caller: &Caller) {
     caller.is_answered("kubernetes.default.svc", Some(&caller.token), PODS, 200);
 }
@@ -212,14 +212,14 @@ fn a_node_joins_by_tls_with_a_token_and_comes_back_without() {
         let mode = std::fs::metadata(agent.dir.path().join("agent").join(file)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{file}");
     }
-    // It may do what a node may, so its Pods run: image, token, ConfigMap, logs, exec, the way to the API.
+    // It may do what a node may, so its Pods run: image, token, ConfigMap, logs, exec, API access.
     let tar = crate::support::node::busybox_tar();
     server.ok(&["image", "import", tar.to_str().unwrap(), "localhost/busybox:1"]);
     server.apply(MEMBER);
     server.wait("condition=Ready", &["pod/caller"], TIMEOUT);
     assert_eq!(server.ok(&["exec", "caller", "--", "cat", "/words/word"]), "hello");
     eventually("its log is told", TIMEOUT, || contains(&server.ok(&["logs", "caller"]), "from the inside"));
-    // Its own credential shows its static Pods, and leads to them.
+    // Its own credential shows and resolves its static Pods.
     std::fs::write(agent.dir.path().join("manifests/web.yaml"), STATIC).unwrap();
     server.wait("create", &["pod/web-member"], TIMEOUT);
     server.wait("condition=Ready", &["pod/web-member"], TIMEOUT);
@@ -231,7 +231,7 @@ fn a_node_joins_by_tls_with_a_token_and_comes_back_without() {
         agent.log().lines().filter(|line| line.contains("orbidden")).map(str::to_owned).collect();
     assert!(refused.is_empty(), "the agent asks for what it may not have: {refused:#?}");
 
-    // It is who it is: no token any more, and the same Pod.
+    // It keeps its identity: no token any more, and the same Pod.
     let before = server.field(&["pod", "caller"], ".status.containerStatuses[0].containerID");
     agent.kill();
     server.ok(&["-n", "kube-system", "delete", "secret", "bootstrap-token-abcdef"]);

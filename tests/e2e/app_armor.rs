@@ -1,4 +1,4 @@
-//! The AppArmor profiles of containers, as the kernel has them: where it has AppArmor, as the guest of `vm/` does.
+//! Containers' AppArmor profiles, as in the kernel: on hosts with AppArmor, such as the guest of `vm/`.
 
 use std::{
     fs,
@@ -13,10 +13,10 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const PARSER: &str = "/usr/sbin/apparmor_parser";
 const DEFAULT: &str = "podwright-default (enforce)";
 
-/// Forbids what nothing else does.
+/// Forbids something that nothing else does.
 const NAMED: &str = "profile podwright-test flags=(attach_disconnected) { file, network, capability, signal, ptrace, deny /tmp/** w, }\n";
 
-/// Whether there is something to test; that the guest has it is a test of its own.
+/// Whether AppArmor is available; that the guest has it is a separate test.
 fn is_there() -> bool {
     let enabled = fs::read_to_string("/sys/module/apparmor/parameters/enabled").is_ok_and(|text| text.starts_with('Y'));
     if enabled && std::env::var_os("PODWRIGHT_TEST_GUEST").is_some() {
@@ -48,7 +48,7 @@ fn profile(kind: &str) -> String {
     format!("securityContext: {{appArmorProfile: {kind}}}")
 }
 
-/// Of a process of the container itself, and of one that is executed in it.
+/// Of a container's own process, and of one executed in it.
 fn profiles(node: &TestNode, pod: &str) -> [String; 2] {
     ["1", "self"].map(|process| {
         let script = format!("cat /proc/{process}/attr/current");
@@ -63,7 +63,7 @@ fn seen_from_outside(node: &TestNode, pod: &str) -> String {
     fs::read_to_string(format!("/proc/{pid}/attr/current")).unwrap().trim_end().to_owned()
 }
 
-/// May do anything that a profile does not forbid, but is not privileged.
+/// May do anything not forbidden by a profile, without being privileged.
 const MIGHTY: &str = "capabilities: {add: [SYS_ADMIN, SYS_RAWIO]}, seccompProfile: {type: Unconfined}";
 
 #[test]
@@ -96,7 +96,7 @@ fn containers_run_under_the_profiles_that_they_ask_for() {
         node.apply(&manifest);
         node.wait("condition=Ready", &[&format!("pod/{name}")], TIMEOUT);
         assert_eq!(seen_from_outside(&node, name), wanted, "{name}");
-        // What pid 1 of the sandbox, or of the host, is under is another matter.
+        // The profile of the sandbox's or host's pid 1 does not matter.
         let inside = profiles(&node, name);
         let (first, second) = (if matches!(name, "shared" | "hosted") { "" } else { &inside[0] }, &inside[1]);
         assert!(first.is_empty() || first == wanted, "{name}: {inside:?}");
@@ -105,7 +105,7 @@ fn containers_run_under_the_profiles_that_they_ask_for() {
     let denied = node.run(&["exec", "own", "--", "touch", "/tmp/x"]);
     contains(&denied.all(), "Permission denied").unwrap();
     node.ok(&["exec", "plain", "--", "touch", "/tmp/x"]);
-    // How it came to be is told as any other step.
+    // The trace contains it like any other step.
     contains(&node.ok(&["trace", "pod", "plain"]), "exec podwright-default").unwrap();
     contains(&node.run(&["doctor"]).all(), "containers run under AppArmor's podwright-default").unwrap();
     let field = ".spec.containers[0].securityContext.appArmorProfile.localhostProfile";
@@ -122,7 +122,7 @@ fn the_default_profile_forbids_what_capabilities_allow() {
     node.apply(&pod("confined", "", "", &format!("securityContext: {{{MIGHTY}}}")));
     node.apply(&pod("free", "", &profile("{type: Unconfined}"), &format!("securityContext: {{{MIGHTY}}}")));
     node.wait("condition=Ready", &["pods", "--all"], TIMEOUT);
-    // Each is the container's own affair, so that it may be done where it is not forbidden.
+    // Each only affects the container, so it is harmless if not forbidden.
     for script in [
         "mkdir -p /m && mount -t tmpfs none /m",
         "umount /proc/sys 2>/dev/null; echo x > /proc/sys/kernel/domainname",
@@ -136,7 +136,7 @@ fn the_default_profile_forbids_what_capabilities_allow() {
             assert_eq!(free.code, 0, "{script}: {}", free.all());
         }
     }
-    // What a profile must not come in the way of: signals from each other and from the shim, traces, own attributes.
+    // A profile must not prevent these: signals from each other and from the shim, traces, own attributes.
     let trapped = "apiVersion: v1\nkind: Pod\nmetadata: {name: trapped}\nspec:\n  terminationGracePeriodSeconds: 600\n  \
         containers: [{name: c, image: 'localhost/busybox:1', command: [sh, -c, \
         'trap \"exit 0\" TERM; while true; do sleep 1; done']}]\n";
@@ -175,7 +175,7 @@ fn a_profile_that_is_not_loaded_is_waited_for_and_one_that_is_removed_comes_back
     node.wait("condition=Ready", &["pod/after"], TIMEOUT);
     assert_eq!(seen_from_outside(&node, "after"), DEFAULT);
 
-    // Without its compiler it is not to be had: who asks for it is refused, who does not runs on.
+    // Without its compiler it is unavailable: Pods that request it are refused, others run on.
     drop(node);
     parser("--remove", "profile podwright-default { }\n");
     fs::rename(PARSER, "/usr/sbin/hidden").unwrap();
@@ -193,7 +193,7 @@ fn a_profile_that_is_not_loaded_is_waited_for_and_one_that_is_removed_comes_back
     contains(&node.log(), "containers run without an AppArmor profile unless they name one").unwrap();
 }
 
-/// CVE-2019-16884, CVE-2023-28642: a volume that looks like procfs takes the write.
+/// CVE-2019-16884, CVE-2023-28642: a volume that imitates procfs receives the write.
 #[test]
 fn no_false_proc_is_there_to_take_the_profile() {
     if !is_there() {

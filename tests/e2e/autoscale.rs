@@ -1,10 +1,10 @@
-//! A HorizontalPodAutoscaler follows what real Pods use: up to its limit under load, and down again after it.
+//! A HorizontalPodAutoscaler follows real Pods' usage: up to its limit under load, and down again afterwards.
 
 use std::time::Duration;
 
 use crate::support::{TestNode, contains, eventually, leftovers::Machine};
 
-/// Agents measure every 15 seconds, and what a new Pod uses counts once it is known for as long.
+/// Agents measure every 15 seconds, and a new Pod's usage counts after as long.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 fn events(node: &TestNode) -> String {
@@ -15,7 +15,7 @@ fn has_event(node: &TestNode, event: &str) {
     eventually(&format!("the event {event}"), TIMEOUT, || contains(&events(node), event));
 }
 
-/// Waits until the autoscaler has counted so many replicas, each ready.
+/// Waits until the autoscaler has counted this many replicas, each ready.
 fn replicas(node: &TestNode, count: &str) {
     eventually(&format!("{count} replicas"), TIMEOUT, || {
         let ready = node.field(&["-n", "autoscale", "deployment", "web"], ".status.readyReplicas");
@@ -42,7 +42,7 @@ fn an_autoscaler_goes_up_under_load_and_down_after_it() {
         let path = format!(".status.conditions[?(@.type==\"{kind}\")].reason");
         node.field(&["-n", "autoscale", "hpa", "web"], &path)
     };
-    // Idle: what it uses is known, and little; a Pod that has just come up tells nothing at first.
+    // Idle: its usage is known and low; a new Pod reports nothing at first.
     node.wait("condition=ScalingActive", &["-n", "autoscale", "hpa/web"], TIMEOUT);
     replicas(&node, "1");
     let row = node.ok(&["-n", "autoscale", "get", "hpa", "web", "--no-headers"]);
@@ -67,7 +67,7 @@ fn an_autoscaler_goes_up_under_load_and_down_after_it() {
     let last = node.field(&["-n", "autoscale", "hpa", "web"], ".status.lastScaleTime");
     assert!(!last.is_empty());
 
-    // A target of none is left alone.
+    // A target scaled to zero is left alone.
     node.ok(&["-n", "autoscale", "scale", "deployment/web", "--replicas=0"]);
     eventually("it is switched off", TIMEOUT, || match &*condition("ScalingActive") {
         "ScalingDisabled" => Ok(()),
@@ -88,7 +88,7 @@ fn the_command_makes_autoscalers() {
     let row = row.split_whitespace().collect::<Vec<_>>().join(" ");
     contains(&row, "web Deployment/web cpu: <unknown>/70%, memory: <unknown>/64Mi 2 5").unwrap();
     assert_eq!(server.field(&["hpa", "web"], ".spec.scaleTargetRef.apiVersion"), "apps/v1");
-    // Below the least there may be: no figures are needed.
+    // Below the minimum: no metrics are needed.
     eventually("there are two", TIMEOUT, || match &*server.field(&["deployment", "web"], ".spec.replicas") {
         "2" => Ok(()),
         other => Err(other.to_owned()),

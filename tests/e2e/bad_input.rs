@@ -1,4 +1,4 @@
-//! Bad input to a server's TLS listener: each gets the status that it deserves, and none costs memory for long.
+//! Bad input to a server's TLS listener: each gets the right status, and none occupies memory for long.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ struct Server {
     node: TestNode,
     address: String,
     admin: Arc<ClientConfig>,
-    /// Without a certificate: one that is good counts, whatever token comes with it.
+    /// Without a certificate: a valid one counts, whatever token is sent.
     nobody: Arc<ClientConfig>,
 }
 
@@ -30,18 +30,18 @@ impl Server {
         Server { node, address, admin, nobody }
     }
 
-    /// What it says to these bytes until it hangs up.
+    /// Its response to these bytes until it closes the connection.
     fn says(&self, sent: &[u8]) -> String {
         let has_token = sent.windows(14).any(|part| part == b"Authorization:");
         let mut stream = tls::dial(&self.address, if has_token { &self.nobody } else { &self.admin });
-        // It may have hung up before all is sent, or reset what it did not read.
+        // It may close before everything is sent, or reset what it did not read.
         let _ = stream.write_all(sent).and_then(|()| stream.flush());
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
         String::from_utf8_lossy(&answer).into_owned()
     }
 
-    /// The code and the text of the answer to one request, which ends its connection.
+    /// The code and text of the response to one request, which ends its connection.
     fn answers(&self, line: &str, headers: &str, body: &[u8]) -> (u16, String) {
         let length = body.len();
         let head =
@@ -59,7 +59,7 @@ impl Server {
     }
 }
 
-/// What is sent: the request line, headers, the body; the code of the answer, and a part of it.
+/// The input: request line, headers, body; the expected code, and a part of the response.
 type Case = (&'static str, &'static str, &'static [u8], u16, &'static str);
 
 const JSON: &str = "Content-Type: application/json\r\n";
@@ -117,7 +117,7 @@ fn bad_requests_get_the_right_status() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    // Nothing is nested too deeply for a clear answer, in whatever it is written.
+    // Deep nesting gets a clear response, in every format.
     let deep = |open: &str, close: &str| [open.repeat(100_000), close.repeat(100_000)].concat().into_bytes();
     let protobuf = (0..200).fold(vec![0x0a, 0], |inner, _| {
         let length = inner.len();
@@ -138,7 +138,7 @@ fn bad_requests_get_the_right_status() {
     assert_eq!(server.answers("GET /healthz", "", b"").0, 200, "it goes on");
 }
 
-/// Two readings of where a request ends are what smugglers need: such a request is refused, or is the last of its connection.
+/// Ambiguous request boundaries enable smuggling: such a request is refused, or is the last of its connection.
 #[test]
 fn nothing_is_smuggled_behind_a_request() {
     let server = Server::start();
@@ -167,7 +167,7 @@ fn nothing_is_smuggled_behind_a_request() {
     contains(&server.says(one_behind_the_other.as_bytes()), "gitVersion").unwrap();
 }
 
-/// Many who send rubbish, at once and for a while.
+/// Many clients sending garbage, concurrently for a while.
 #[test]
 fn a_flood_of_rubbish_leaves_no_memory_behind() {
     const CLIENTS: usize = 8;
@@ -199,7 +199,7 @@ fn a_flood_of_rubbish_leaves_no_memory_behind() {
     });
 }
 
-/// Who is refused while he is still sending may go on for a moment, and not for long.
+/// A client refused while still sending may continue for a moment, but not for long.
 #[test]
 fn who_is_answered_early_may_finish_what_he_says() {
     const LARGEST: usize = 3 << 20;
@@ -219,7 +219,7 @@ fn who_is_answered_early_may_finish_what_he_says() {
     assert!(endless.is_err(), "it takes in 64 MiB after its last word");
 }
 
-/// Bodies that are begun and not ended: what of one user lies in memory has a limit; he is told, and others are served.
+/// Unfinished bodies: their memory per user is limited; the user gets an error, and others are served.
 #[test]
 fn bodies_that_wait_take_so_much_memory_and_no_more() {
     const CLIENTS: usize = 60;
@@ -234,12 +234,12 @@ fn bodies_that_wait_take_so_much_memory_and_no_more() {
     let mut waiting = Vec::new();
     for _ in 0..CLIENTS {
         let mut stream = tls::dial(&server.address, &server.nobody);
-        // All but the last byte; who is refused is hung up on, now or a little later.
+        // All but the last byte; a refused client is disconnected, now or a little later.
         let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&vec![b' '; BODY - 1]));
         let _ = stream.flush();
         waiting.push(stream);
     }
-    // It may still be reading what was sent. Whoever is refused hears it, though he has not said all.
+    // It may still be reading. A refused client gets the response although it has not sent everything.
     eventually("he has no more room", TIMEOUT, || {
         match server.answers(&format!("POST {MAPS}"), HIS, &vec![b' '; 3 << 20]) {
             (429, _) => Ok(()),

@@ -1,4 +1,4 @@
-//! What the server gives up and keeps to itself, and what `doctor` says of it.
+//! The privileges that the server drops and the files it protects, and `doctor`'s report.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::support::TestNode;
 
-/// The user that nobody is, on every machine.
+/// The user `nobody`, on every machine.
 const NOBODY: u32 = 65534;
 
 const OPEN: &str = "
@@ -64,7 +64,7 @@ fn a_server_gives_up_what_it_does_not_need_and_serves() {
     let (folder, log) = (tempfile::tempdir().unwrap(), server.log_path().display().to_string());
     server.ok(&["backup", &folder.path().join("backup").display().to_string()]);
     for (path, mode, uid) in modes(server.dir.path()) {
-        // The log is the harness's.
+        // The log belongs to the harness.
         assert!(path == log || mode & 0o077 == 0 && uid == NOBODY, "{path}: {mode:o}, uid {uid}");
     }
     let (_, checks) = doctor(&server);
@@ -80,7 +80,7 @@ fn a_server_gives_up_what_it_does_not_need_and_serves() {
     server.spawn();
     server.wait_answering();
     server.ok(&["get", "secret", "s"]);
-    // However much it logs, it logs no Secrets and no tokens.
+    // Whatever it logs, it logs no Secrets and no tokens.
     server.apply("{apiVersion: v1, kind: Secret, metadata: {name: t}, stringData: {a: open sesame}}");
     let token = server.ok(&["create", "token", "default"]);
     let log = server.log();
@@ -132,7 +132,8 @@ fn a_folder_that_others_may_write_to_is_no_state_folder() {
     fs::set_permissions(server.dir.path(), Permissions::from_mode(0o700)).unwrap();
 }
 
-/// Files that decide who may do what are the deciders' own, whichever process and flag: one that others may write starts nothing.
+/// Files that control authorization belong to authorized users, for every process and flag: one that others may write prevents the
+/// start.
 #[test]
 fn what_others_may_write_decides_nothing() {
     let node = TestNode::stopped(&[]);

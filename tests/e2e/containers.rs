@@ -1,4 +1,4 @@
-//! The lives of a Pod's containers beside each other: order, hooks, last words, and how they end.
+//! The lifecycles of a Pod's containers: order, hooks, termination messages, and exits.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -13,7 +13,7 @@ fn node() -> (TestNode, Machine) {
     (node, untouched)
 }
 
-/// Every container writes what happens to it into one file of the host, which outlives the Pod.
+/// Every container records its events in one host file, which outlives the Pod.
 fn diary(folder: &Path) -> Vec<String> {
     let text = fs::read_to_string(folder.join("diary")).unwrap_or_default();
     text.lines().map(str::to_owned).collect()
@@ -69,7 +69,7 @@ fn sidecars_start_before_and_end_after_the_others() {
     assert_eq!(begun[..3], ["one starts", "middle runs", "two starts"]);
     begun.sort();
     assert_eq!(begun, ["main postStart", "main starts", "middle runs", "one starts", "two starts"]);
-    // A sidecar that ends is started again, and nothing else is.
+    // A sidecar that exits is restarted, and nothing else.
     node.ok(&["exec", "company", "-c", "one", "--", "sh", "-c", "kill -TERM 1"]);
     node.wait_field(&["pod", "company"], ".status.initContainerStatuses[0].restartCount", "1", TIMEOUT);
     node.wait("condition=Ready", &["pod/company"], TIMEOUT);
@@ -158,7 +158,7 @@ fn containers_end_as_their_pod_says() {
     let init = ".status.initContainerStatuses[1].state.terminated";
     assert_eq!(node.field(&["pod", "failed-init"], &format!("{init}['exitCode','message']")), "5 no luck\n");
     assert!(node.ok(&["get", "pod", "failed-init", "--no-headers"]).contains("Init:Error"));
-    // A last line that nobody has ended has no end in the message either, which is taken from the log.
+    // An unterminated last line stays so in the message taken from the log.
     pod("cut-short", ".status.phase", "Failed");
     let short = ".status.containerStatuses[0].state.terminated";
     assert_eq!(node.field(&["pod", "cut-short"], &format!("{short}['exitCode','message']")), "6 first\nlast");
@@ -168,7 +168,7 @@ fn containers_end_as_their_pod_says() {
     );
     pod("retried-init", ".status.phase", "Running");
     pod("retried-init", ".status.initContainerStatuses[0].restartCount", "1");
-    // OnFailure tries again until it is well; then the sidecar, too, is ended.
+    // OnFailure retries until success; then the sidecar is ended as well.
     pod("job", ".status.phase", "Succeeded");
     let ended = ".status.containerStatuses[0]";
     pod("job", &format!("{ended}.restartCount"), "1");
@@ -187,7 +187,7 @@ fn containers_end_as_their_pod_says() {
     untouched.assert_unchanged();
 }
 
-/// How three containers take SIGTERM: one ends well, one not at all, one is asked in another way.
+/// How three containers handle SIGTERM: one exits well, one ignores it, one has another stop signal.
 fn farewells(folder: &Path) -> String {
     format!(
         "
@@ -223,7 +223,7 @@ fn termination_asks_first_and_kills_when_the_grace_is_over() {
     let folder = tempfile::tempdir().unwrap();
     node.apply(&farewells(folder.path()));
     node.wait("condition=Ready", &["pod/farewell"], TIMEOUT);
-    // The finalizer keeps the object, so that the ends can be read.
+    // The finalizer keeps the object, so that the exits can be read.
     node.ok(&["delete", "pod", "farewell", "--wait=false"]);
     let code = |name: &str| format!(".status.containerStatuses[?(@.name==\"{name}\")].state.terminated.exitCode");
     for (name, wanted) in [("polite", "3"), ("deaf", "137")] {
@@ -231,7 +231,7 @@ fn termination_asks_first_and_kills_when_the_grace_is_over() {
     }
     eventually("the hung one ended too", TIMEOUT, || {
         let found = node.field(&["pod", "farewell"], &code("hung"));
-        // After its hook it gets two seconds more, and ends well in them.
+        // After its hook it gets two more seconds, and exits well within them.
         if found == "4" { Ok(()) } else { Err(found) }
     });
     assert_eq!(diary(folder.path()), ["saved"]);

@@ -1,4 +1,4 @@
-//! The control plane over whole nodes: its processes apart, its backups, its stories, where Pods go, what takes what along.
+//! The control plane with whole nodes: separate processes, backups, traces, scheduling, garbage collection.
 
 use std::{collections::BTreeSet, fs, os::unix::fs::PermissionsExt, time::Duration};
 
@@ -61,12 +61,12 @@ fn a_server_and_its_agents_are_processes_of_their_own() {
     };
     all_speak(&server);
     let ids = column(".status.containerStatuses[0].containerID");
-    // The server goes and comes: the agents find it again, and nothing else has happened.
+    // The server restarts: the agents reconnect, and nothing else changes.
     server.kill();
     server.spawn();
     server.wait_answering();
     all_speak(&server);
-    // An agent goes and comes.
+    // An agent restarts.
     agents[0].kill();
     agents[0].spawn();
     all_speak(&server);
@@ -92,7 +92,7 @@ fn a_backup_of_a_running_node_becomes_another_node() {
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     let again = node.run(&["backup", &file]);
     assert!(again.code == 1 && again.all().contains("exists already"), "{}", again.all());
-    // A link is replaced, not followed.
+    // A symlink is replaced, not followed.
     let (link, precious) = (folder.path().join("link"), folder.path().join("precious"));
     fs::write(&precious, "precious").unwrap();
     std::os::unix::fs::symlink(&precious, &link).unwrap();
@@ -103,7 +103,7 @@ fn a_backup_of_a_running_node_becomes_another_node() {
     assert!(holds("\"word\":\"before\"") && !holds("c2VzYW1l") && !holds("sesame"), "Secrets are not in the clear");
     node.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: kept}, data: {word: after}}");
     node.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: later}}");
-    // Its Secrets are sealed with keys that are not in it.
+    // Its Secrets are encrypted with keys that it does not contain.
     let mut other = TestNode::stopped(&["--node-name", "n1", "--restore", &file]);
     other.spawn();
     eventually("it refuses to start", TIMEOUT, || contains(&other.log(), "encryption-config.yaml is missing"));
@@ -115,7 +115,7 @@ fn a_backup_of_a_running_node_becomes_another_node() {
     assert_eq!(other.field(&["cm", "kept"], ".metadata.uid"), uid);
     assert_eq!(other.run(&["get", "cm", "later"]).code, 1);
     assert_eq!(other.field(&["secret", "hidden"], ".data.word"), "c2VzYW1l");
-    // A store that is there is not overwritten.
+    // An existing store is not overwritten.
     other.terminate();
     other.spawn();
     eventually("it refuses to start", TIMEOUT, || contains(&other.log(), "--restore"));
@@ -132,7 +132,7 @@ spec:
   containers: [{name: c, image: 'localhost/busybox:1', command: [sleep, '1000']}]
 ";
 
-/// The same with a volume of each sort that is mounted in its own way.
+/// The same with a volume of each kind that is mounted differently.
 const TRACED: &str = "
 apiVersion: v1
 kind: ConfigMap
@@ -163,8 +163,8 @@ spec:
     - {name: cache, mountPath: /part, subPath: part}
 ";
 
-/// What carries a Service's traffic to the Pod `web` is told: by `inspect` as the kernel has it, with the name of the
-/// Service's port; by `trace` as the transaction that brought it there, and the one that takes it away.
+/// What carries a Service's traffic to the Pod `web` is shown: by `inspect` as in the kernel, with the name of the Service's port;
+/// by `trace` as the transactions that added and removed it.
 fn serves(node: &TestNode) {
     node.ok(&["label", "pod", "web", "app=web"]);
     node.apply(SERVICE);
@@ -237,7 +237,7 @@ fn trace_and_inspect_tell_a_pods_story_and_the_protocol_is_plain() {
     assert!(times.is_sorted(), "{trace:#}");
     assert!(items.iter().any(|i| i["who"].as_str().is_some_and(|who| who.contains("scheduler"))), "{trace:#}");
     contains(&node.ok(&["trace", "pod", "web"]), "clone3").unwrap();
-    // What is recorded of a start leaves the disk alone.
+    // Recording a start does not write to disk.
     let (mounts, journals) = (std::fs::read_to_string("/proc/self/mounts").unwrap(), node.dir.path().join("journals"));
     contains(&mounts, &format!("tmpfs {} tmpfs ", journals.display())).unwrap();
     assert_eq!(std::fs::read_dir(&journals).unwrap().count(), 1, "one a Pod");
@@ -245,7 +245,7 @@ fn trace_and_inspect_tell_a_pods_story_and_the_protocol_is_plain() {
     node.wait("condition=Ready", &["pod/quiet"], TIMEOUT);
     let quiet = node.ok(&["trace", "pod", "quiet"]);
     assert!(quiet.contains("binding") && !quiet.contains("clone3"), "{quiet}");
-    // Each operation on the node names the field that asked for it; the scheduler says how it chose.
+    // Each operation on the node names its manifest field; the scheduler shows how it chose.
     let of_node = items.iter().filter(|i| i["who"].as_str().is_some_and(|who| who.starts_with("node")));
     let asked = |call: &str, field: &str| {
         let found = items.iter().find(|i| i["call"].as_str().is_some_and(|c| c.contains(call)));
@@ -267,7 +267,7 @@ fn trace_and_inspect_tell_a_pods_story_and_the_protocol_is_plain() {
     let bound = items.iter().find(|i| i["call"].as_str().is_some_and(|c| c.contains("binding"))).unwrap();
     contains(bound["call"].as_str().unwrap(), "looked at 1 of 1 nodes, 1 fit, chose ").unwrap();
     serves(&node);
-    // What inspect says is what is there.
+    // inspect shows the real state.
     let found: Value = serde_json::from_str(&node.ok(&["inspect", "pod", "web", "-o", "json"])).unwrap();
     let pid = found["containers"][0]["pid"].as_u64().unwrap();
     let link = |name: &str| fs::read_link(format!("/proc/{pid}/ns/{name}")).unwrap().display().to_string();
@@ -278,7 +278,7 @@ fn trace_and_inspect_tell_a_pods_story_and_the_protocol_is_plain() {
     }
     contains(&text, &node.field(&["pod", "web"], ".status.podIP")).and(contains(&text, &pid.to_string())).unwrap();
 
-    // The protocol, by hand.
+    // The raw protocol.
     let socket = node.socket();
     let pods = json!({"resource": "pods", "namespace": "default", "options": {"fieldSelector": "metadata.name=web"}});
     let list = call(&socket, "list", pods).unwrap();
@@ -323,7 +323,7 @@ fn pods_wait_for_a_node_that_suits_them() {
     said("web", "1 node(s) were unschedulable");
     node.ok(&["patch", "node", "n1", "-p", "{\"spec\":{\"unschedulable\":false}}"]);
     node.wait("condition=Ready", &["pod/web"], TIMEOUT);
-    // No more Pods than the node takes.
+    // No more Pods than the node accepts.
     node.apply(&(POD.replace("name: web", "name: third") + "---" + &POD.replace("name: web", "name: fourth")));
     eventually("one of them is one too many", TIMEOUT, || {
         let events = node.ok(&["events", "-o", "jsonpath={.items[*].message}"]);
@@ -364,7 +364,7 @@ fn what_is_deleted_takes_its_own_along() {
     assert_eq!(refused.code, 1, "{}", refused.all());
     contains(&refused.err, "provided IP is already allocated").unwrap();
     assert_eq!(node.run(&["get", "serviceaccount", "default", "-n", "lab"]).code, 0);
-    // A Pod of the set that is deleted is replaced; orphans stay.
+    // A deleted Pod of the set is replaced; orphans stay.
     let pods = || node.field(&["-n", "lab", "pods"], ".items[*].metadata.name");
     let first = pods().split(' ').next().unwrap().to_owned();
     node.ok(&["-n", "lab", "delete", "pod", &first]);
@@ -375,7 +375,7 @@ fn what_is_deleted_takes_its_own_along() {
     assert_eq!(pods().split(' ').count(), 4);
     node.ok(&["-n", "lab", "delete", "replicasets", "--all", "--cascade=foreground"]);
     node.wait("delete", &["-n", "lab", "pods", "--all"], TIMEOUT);
-    // A Namespace waits for what a finalizer holds, and takes nothing new.
+    // A Namespace waits for finalizers, and accepts nothing new.
     node.apply(&POD.replace("name: web", "name: web, namespace: lab"));
     node.ok(&["delete", "namespace", "lab", "--wait=false"]);
     let late = node.run_with(&["create", "-n", "lab", "-f", "-"], POD.replace("name: web", "name: late").as_bytes());
@@ -391,7 +391,7 @@ fn what_is_deleted_takes_its_own_along() {
     untouched.assert_unchanged();
 }
 
-/// What is ended on purpose has nothing to complain of.
+/// Requested ends report no errors.
 #[test]
 fn whoever_is_told_to_end_ends_without_an_error() {
     for mut it in [TestNode::server(&[]), TestNode::start(&[])] {

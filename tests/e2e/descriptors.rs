@@ -1,4 +1,4 @@
-//! What the agent opens for a session it closes again, whatever a container or a client does.
+//! The agent closes every descriptor it opens for a session, whatever containers and clients do.
 
 use std::{
     fs,
@@ -30,7 +30,7 @@ fn descriptors(node: &TestNode) -> Vec<String> {
     links.map(|link| link.display().to_string()).collect()
 }
 
-/// The host's numbers of processes with just these arguments.
+/// The host pids of processes with exactly these arguments.
 fn processes(args: &str) -> Vec<u32> {
     let all = fs::read_dir("/proc").unwrap().flatten();
     let numbers = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -51,7 +51,7 @@ fn freezer(pid: u32) -> PathBuf {
     PathBuf::from(root).join(own).join("cgroup.freeze")
 }
 
-/// Writes until that fails.
+/// Writes until it fails.
 fn fill(mut to: impl Write + Send + 'static) -> std::thread::JoinHandle<()> {
     std::thread::spawn(move || while to.write_all(&[b'y'; 64 << 10]).is_ok() {})
 }
@@ -68,7 +68,7 @@ fn sessions_give_back_what_was_opened_for_them() {
     let given_back = |what: &str| {
         eventually(what, TIMEOUT, || {
             let now = descriptors(&node);
-            // One connection of a client or two may be on its way.
+            // One or two client connections may be in progress.
             if now.len() <= before.len() + 2 { Ok(()) } else { Err(format!("{before:#?}\n{now:#?}")) }
         });
     };
@@ -77,7 +77,7 @@ fn sessions_give_back_what_was_opened_for_them() {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
     };
 
-    // A background process has the streams; the command has ended, and so has its session, with all that it said.
+    // A background process has the streams; the command has exited, and its session has ended with all its output.
     for i in 0..8 {
         let script = format!("sleep 77178 & head -c 60000 /dev/zero; echo {i}");
         let mut exec = client(&["exec", "p", "--", "sh", "-c", &script]);
@@ -91,7 +91,7 @@ fn sessions_give_back_what_was_opened_for_them() {
     given_back("the descriptors of sessions whose commands have ended");
     assert_eq!(processes("sleep 77178").len(), 8);
 
-    // Clients that are killed; the commands ignore what they are told.
+    // Killed clients; the commands ignore signals.
     let gone = |args: &[&str]| {
         let mut clients: Vec<_> = (0..8).map(|_| client(args)).collect();
         eventually("the commands run", TIMEOUT, || match processes("sleep 77179").len() {
@@ -114,7 +114,7 @@ fn sessions_give_back_what_was_opened_for_them() {
     gone(&["exec", "-it", "p", "--", "sh", "-c", deaf]);
     gone(&["exec", "p", "--", "sh", "-c", &format!("exec >&- 2>&-; {deaf}")]);
 
-    // What has made a session of its own stays, and holds the streams; but only its own ends.
+    // A process in its own session stays, and holds the streams; but the exec session ends.
     gone(&["exec", "p", "--", "sh", "-c", &format!("setsid sleep 77178 & {deaf}")]);
 
     // Commands that are never executed.
@@ -123,7 +123,7 @@ fn sessions_give_back_what_was_opened_for_them() {
     let others = members();
     fs::write(&freezer, "1").unwrap();
     let mut clients: Vec<_> = (0..8).map(|_| client(&["exec", "-i", "p", "--", "sleep", "77179"])).collect();
-    // Each frame is a line; one says more than anybody keeps.
+    // Each frame is a line; one is larger than any buffer.
     for client in &mut clients[..7] {
         let mut stdin = client.stdin.take().unwrap();
         for line in 0..24 {
@@ -145,7 +145,7 @@ fn sessions_give_back_what_was_opened_for_them() {
     given_back("the descriptors of sessions whose commands were not executed");
     fs::write(&freezer, "0").unwrap();
     assert_eq!(node.ok(&["exec", "p", "--", "echo", "well"]), "well\n");
-    // The server waits for half a minute for a client that was killed before it had dialled its stream.
+    // The server waits half a minute for a client that was killed before dialling its stream.
     eventually("nothing is executed late", 2 * TIMEOUT, || match processes("sleep 77179")[..] {
         [] => Ok(()),
         ref left => Err(format!("{left:?}")),
@@ -159,7 +159,7 @@ fn sessions_give_back_what_was_opened_for_them() {
 fn forward(mut command: Command) -> (Child, u16) {
     let mut client = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut line = String::new();
-    // It goes on to say things; who has no reader left is ended.
+    // It continues to print; without a reader it would be killed.
     let mut said = BufReader::new(client.stdout.take().unwrap());
     said.read_line(&mut line).unwrap();
     std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
@@ -172,7 +172,7 @@ fn forwards_and_execs_whose_clients_have_gone_end_though_the_pod_reads_nothing()
     let node = TestNode::start(&[]);
     let untouched = Machine::untouched(node.dir.path());
     node.import_busybox();
-    // What has the connections reads nothing of them.
+    // The process with the connections does not read them.
     node.apply(&POD.replace("[sleep, '77177']", "[nc, -ll, -p, '7001', -e, sleep, '77176']"));
     node.wait("condition=Ready", &["pod/p"], TIMEOUT);
     eventually("it listens", TIMEOUT, || {
@@ -242,7 +242,7 @@ fn forwards_and_execs_whose_clients_have_gone_end_though_the_pod_reads_nothing()
 #[test]
 fn the_agent_has_room_for_descriptors_and_containers_have_what_it_was_given() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    // Others that start meanwhile raise theirs too.
+    // Others starting meanwhile raise theirs too.
     setrlimit(Resource::Nofile, Rlimit { current: Some(5000), maximum }).unwrap();
     let mut node = TestNode::stopped(&[]);
     node.spawn();

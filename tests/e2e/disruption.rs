@@ -1,4 +1,4 @@
-//! A node is emptied while a disruption budget holds: Pods go one by one, each when the one before it is replaced.
+//! A node is drained under a disruption budget: Pods go one by one, each when the previous one is replaced.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ fn drain_keeps_to_a_disruption_budget() {
     assert_eq!((on("n1"), on("n2")), (0, 3));
     server.wait("condition=DisruptionAllowed", &["-n", "budget", "pdb/web"], TIMEOUT);
     assert_eq!(budget("disruptedPods"), "");
-    // Whoever evicts a Pod of the last node finds none that may go for good.
+    // An eviction from the last node finds none that may go.
     server.ok(&["cordon", "n2"]);
     let stuck = server.run(&["drain", "n2", "--timeout=8s"]);
     assert_eq!(stuck.code, 1, "{}", stuck.all());

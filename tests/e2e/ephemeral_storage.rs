@@ -1,4 +1,4 @@
-//! Pods that fill the disk go, for what they do and in upstream's words; their neighbours stay.
+//! Pods that fill the disk are evicted, with upstream's messages; their neighbours stay.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::support::{TestNode, contains, eventually};
 const TIMEOUT: Duration = Duration::from_secs(60);
 const MIB: u64 = 1 << 20;
 
-/// A Pod that does something as a shell says it, then sleeps. `limit`: what follows in its container.
+/// A Pod that runs a shell command, then sleeps. `limit`: further fields of its container.
 fn pod(name: &str, does: &str, limit: &str, volumes: &str) -> String {
     format!(
         "
@@ -56,7 +56,7 @@ fn conditions(node: &TestNode, name: &str) -> String {
     node.field(&["pod", name], ".status.conditions[?(@.type==\"DisruptionTarget\")].reason")
 }
 
-/// What all Pods of the node have written, on its disk.
+/// What all Pods of the node have written to its disk.
 fn written(node: &TestNode) -> u64 {
     ["runtime/sandboxes", "agent/pods", "log"].iter().map(|f| count(&node.dir.path().join(f)).unwrap().bytes).sum()
 }
@@ -77,13 +77,13 @@ fn who_writes_more_than_his_limit_is_evicted_and_gives_the_space_back() {
     node.apply(&pod("volume", &write("/scratch/big", 6), mounted, scratch));
     // Without a newline, and both streams.
     node.apply(&pod("logs", "head -c 6000000 /dev/zero; head -c 6000000 /dev/zero >&2", LIMIT, ""));
-    // What the node gives to a container is its to write to.
+    // A container may write to files provided by the node.
     node.apply(&pod("hosts", &write("/etc/hosts", 12), LIMIT, ""));
     node.apply(&pod("last-words", &write("/dev/termination-log", 12), LIMIT, ""));
     let own = pod("own", &write("/big", 6), "resources: {limits: {ephemeral-storage: 4Mi}}", "");
     let other = "  - {name: d, image: localhost/busybox:1, command: [sleep, '1000'], resources: {limits: {ephemeral-storage: 1Gi}}}\n---\n";
     node.apply(&own.replace("---\n", other));
-    // Holes, other names of one file, and files that are still small are no use of the disk.
+    // Holes, hard links, and small files do not use the disk.
     let modest = "dd if=/dev/zero of=/a bs=1M count=2; ln /a /b; ln /a /c; dd if=/dev/zero of=/hole bs=1 count=1 seek=1000000000";
     node.apply(&pod("modest", modest, LIMIT, scratch));
     let finished = pod("finished", &(write("/scratch/a", 3) + "; exit 0"), mounted, scratch);
@@ -91,7 +91,7 @@ fn who_writes_more_than_his_limit_is_evicted_and_gives_the_space_back() {
 
     for name in ["layer", "hidden", "deleted", "logs", "hosts", "last-words"] {
         evicted(&node, name, WHOLE);
-        // It went for what it did: a Job that ignores disruptions does not ignore this.
+        // Evicted for its own usage: a Job that ignores disruptions does not ignore this.
         assert_eq!(conditions(&node, name), "", "{name}");
     }
     evicted(&node, "volume", "Usage of EmptyDir volume \"scratch\" exceeds the limit \"4Mi\". ");
@@ -99,7 +99,7 @@ fn who_writes_more_than_his_limit_is_evicted_and_gives_the_space_back() {
     node.wait_field(&["pod", "finished"], ".status.phase", "Succeeded", TIMEOUT);
     assert_eq!(node.field(&["pod", "modest"], ".status.phase"), "Running");
     assert_eq!(node.field(&["pod", "modest"], ".status.containerStatuses[0].restartCount"), "0");
-    // Logs stay to be read.
+    // Logs stay readable.
     eventually("what the others wrote is gone", TIMEOUT, || match written(&node) / MIB {
         left if left < 16 => Ok(()),
         left => Err(format!("{left} MiB are left")),
@@ -121,7 +121,7 @@ fn another_pod_takes_the_place_of_one_that_was_evicted() {
     assert_eq!(node.field(&["pod", "note"], ".status.phase"), "Running");
 }
 
-/// An agent that dies before it has decided decides later; one that dies after it has not forgotten.
+/// An agent that dies before deciding decides later; one that dies afterwards has not forgotten.
 #[test]
 fn neither_the_deed_nor_the_verdict_is_forgotten_when_the_agent_dies() {
     let mut node = TestNode::start(&[]);
@@ -143,7 +143,7 @@ fn neither_the_deed_nor_the_verdict_is_forgotten_when_the_agent_dies() {
     assert_eq!(node.field(&["pod", "layer"], ".status.containerStatuses[0].state.terminated.finishedAt"), ended);
 }
 
-/// A node whose state folder is a small disk of its own, which one Pod without any limit fills.
+/// A node whose state folder is a small separate disk, filled by one Pod without limits.
 #[test]
 fn when_the_disk_runs_full_the_pod_goes_that_fills_it_and_none_is_taken() {
     let thread = std::thread::spawn(|| {

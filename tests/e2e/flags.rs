@@ -1,4 +1,4 @@
-//! Flags of the processes, as upstream's set-ups give them: what each changes, beside a node or server without it.
+//! Command-line flags, as in upstream's setups: the effect of each, compared with a node or server without it.
 
 use std::{
     io::{Read, Write},
@@ -77,14 +77,14 @@ fn admission_plugins_are_left_out_by_name_alone() {
     }
 }
 
-/// What the server answers somebody without credentials who asks for ConfigMaps.
+/// The server's response to an anonymous request for ConfigMaps.
 fn anonymous(server: &TestNode) -> u16 {
     let (address, config) = tls::client(server, false);
     let mut stream = tls::dial(&address, &config);
     let path = "/api/v1/namespaces/default/configmaps";
     write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
     let mut answer = Vec::new();
-    // An end that TLS does not announce is an end.
+    // A close without TLS's close_notify counts as the end.
     let _ = stream.read_to_end(&mut answer);
     String::from_utf8_lossy(&answer).split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0)
 }

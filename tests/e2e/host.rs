@@ -1,4 +1,4 @@
-//! A node on the machine's own network, as on a real host: only in a guest, whose root namespace is ours to use.
+//! A node on the machine's own network, as on a real host: only in a guest, whose root namespace belongs to the test.
 
 use std::{
     collections::BTreeSet,
@@ -92,7 +92,7 @@ fn pods_on_the_host_network_outlive_their_agent_and_are_adopted() {
         })
     };
     let first = facts(&node);
-    // Without its agent a Pod runs on, and so does its Service.
+    // Without its agent a Pod keeps running, and so does its Service.
     let ended = node.terminate().expect("it ran");
     assert!(ended.success(), "{ended}\n{}", node.log());
     answers();

@@ -1,4 +1,4 @@
-//! Images on a node: from registries with and without credentials, from archives, by policy, and away again.
+//! Images on a node: from registries with and without credentials, from archives, by policy, and their removal.
 
 use std::{fs, process::Command, time::Duration};
 
@@ -13,7 +13,7 @@ use crate::support::{
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// An image that says its word and sleeps.
+/// An image that prints a word and sleeps.
 pub fn image(word: &str) -> Layout {
     let mut layout = Layout::new();
     let layers = [fs::read(busybox_tar()).unwrap(), tar(&[("word", format!("{word}\n").as_bytes())])];
@@ -38,7 +38,7 @@ spec:
     )
 }
 
-/// Waits until a Pod has said the word of its image.
+/// Waits until a Pod has printed its image's word.
 #[track_caller]
 fn says(node: &TestNode, pod: &str, word: &str) {
     node.wait("condition=Ready", &[&format!("pod/{pod}")], TIMEOUT);
@@ -48,7 +48,7 @@ fn says(node: &TestNode, pod: &str, word: &str) {
     });
 }
 
-/// What an image says of its own signal may be any text, and a number beyond all.
+/// An image's stop signal may be any text, or a number out of range.
 #[test]
 fn a_stop_signal_that_there_is_not_stops_as_usual() {
     let node = TestNode::start(&[]);
@@ -127,14 +127,14 @@ fn a_registry_lets_in_who_has_credentials() {
     says(&node, "friend", "private");
     said("friend", &format!("Successfully pulled image \"{name}\" in "));
     contains(&node.field(&["pod", "friend"], ".status.containerStatuses[0].imageID"), "team/private@sha256:").unwrap();
-    // The ServiceAccount brings its secrets along.
+    // The ServiceAccount supplies its secrets.
     node.ok(&["delete", "pod", "friend"]);
     node.ok(&["image", "rm", &name]);
     node.ok(&["patch", "serviceaccount", "default", "-p", "{\"imagePullSecrets\": [{\"name\": \"right\"}]}"]);
     node.apply(&pod("heir", &name, ", imagePullPolicy: Always"));
     node.wait("condition=Ready", &["pod/heir"], TIMEOUT);
     node.ok(&["delete", "pods", "--all"]);
-    // By hand, the password from the environment.
+    // Manually, with the password from the environment.
     node.ok(&["image", "rm", &name]);
     let pulled = node
         .command(&["image", "pull", &name, "--username", "user"])
@@ -153,7 +153,7 @@ fn a_registry_behind_tls_is_trusted_by_its_authority() {
     let registry = Registry::start_tls(&host);
     registry.push(&image("sealed"), "it", "sealed:1");
     let port = registry.addr.rsplit(':').next().unwrap();
-    // By a name that is not the loopback's: those are spoken to without TLS.
+    // With a name other than loopback's, which would be used without TLS.
     let name = format!("{host}:{port}/sealed:1");
     if !std::net::ToSocketAddrs::to_socket_addrs(&format!("{host}:{port}"))
         .is_ok_and(|mut a| a.any(|a| a.ip().to_string() == "127.0.0.1"))
@@ -196,7 +196,7 @@ fn hostile_images_do_not_run_and_their_pods_say_why() {
     let untouched = Machine::untouched(node.dir.path());
     let registry = Registry::start();
     let architecture = if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" };
-    // A file of 8 GiB that has no data, and in the next layer a link to it, which has to copy it.
+    // A file of 8 GiB without data, and in the next layer a link to it, which must copy it.
     let hole = one_entry("hole", ::tar::EntryType::GNUSparse, |gnu| gnu.set_real_size(8 << 30));
     let copy = one_entry("copy", ::tar::EntryType::Link, |gnu| gnu.linkname[..4].copy_from_slice(b"hole"));
     let mut bomb = Layout::new();
@@ -207,7 +207,7 @@ fn hostile_images_do_not_run_and_their_pods_say_why() {
     for part in [format!("Failed to pull image \"{name}\": "), "taken for a decompression bomb".into()] {
         eventually(&part, TIMEOUT, || contains(&node.ok(&["events", "--for", "pod/bomb"]), &part));
     }
-    // Root by another name, and a user that the kernel takes for "stay who you are".
+    // Another name for root, and a user that the kernel treats as "unchanged".
     for (user, reason) in [
         ("00", "CreateContainerConfigError"),
         ("+0:0", "CreateContainerConfigError"),
@@ -242,7 +242,7 @@ fn pull_policies_decide_what_is_asked_of_the_registry() {
     eventually("it is told", TIMEOUT, || contains(&node.ok(&["events", "--for", "pod/never"]), &why));
     assert_eq!(registry.gets("/manifests/"), 0, "nothing was asked");
     speaks("first", "", "old");
-    // What `Never` waited for is there now.
+    // What `Never` waited for is present now.
     node.wait("condition=Ready", &["pod/never"], TIMEOUT);
     let asked = registry.gets("/manifests/");
     registry.push(&image("new"), "it", "app:1");
@@ -251,7 +251,7 @@ fn pull_policies_decide_what_is_asked_of_the_registry() {
     contains(&node.ok(&["events", "--for", "pod/present"]), "already present on machine").unwrap();
     speaks("always", ", imagePullPolicy: Always", "new");
     assert!(registry.gets("/manifests/") > asked);
-    // The old one stays what it is for those that run it.
+    // The old one is unchanged for its running containers.
     assert_eq!(node.ok(&["exec", "first", "--", "cat", "/word"]), "old\n");
     let digest = node.field(&["pod", "first"], ".status.containerStatuses[0].imageID");
     let newer = node.field(&["pod", "always"], ".status.containerStatuses[0].imageID");
@@ -265,7 +265,7 @@ fn pull_policies_decide_what_is_asked_of_the_registry() {
     contains(&missing.err, "not found").unwrap();
     let invalid = node.run(&["image", "pull", "Not//A:Name"]);
     assert_eq!(invalid.code, 1, "{}", invalid.all());
-    // Several Pods that want one new image at once fetch it once.
+    // Several Pods that want one new image at once download it once.
     let shared = registry.push(&image("shared"), "it", "shared:1");
     let before = registry.gets("/shared/blobs/");
     node.apply(&(0..6).map(|i| pod(&format!("share{i}"), &shared, "")).collect::<String>());
@@ -292,7 +292,7 @@ fn archives_are_loaded_and_images_removed() {
     copy(&image("docker"), format!("docker-archive:{}:example.com/saved:1", path("docker.tar")));
     copy(&image("oci"), format!("oci-archive:{}:example.com/oci:2", path("oci.tar")));
     contains(&node.ok(&["image", "load", &path("docker.tar")]), "example.com/saved:1").unwrap();
-    // All names of all images in it are told, as often as an archive says them.
+    // All names of all images in it are listed, as often as the archive repeats them.
     let tagged = ["example.com/many:1", "example.com/many:latest", "example.com/other:1"];
     let (layout, mut many) = (image("many"), Command::new("skopeo"));
     many.args(["copy", "--insecure-policy", &format!("oci:{}:it", layout.dir.path().display())]);
@@ -325,7 +325,7 @@ fn archives_are_loaded_and_images_removed() {
     for name in ["example.com/saved:1", "example.com/oci:2"] {
         assert!(rows.contains(&name), "{list}");
     }
-    // An image whose container runs loses its name; the container keeps its files, also after a restart of the agent.
+    // An image with a running container loses its name; the container keeps its files, also after a restart of the agent.
     let inside = |pod: &str| node.ok(&["exec", pod, "--", "cat", "/word", "/etc/passwd"]);
     assert_eq!(node.ok(&["image", "rm", "example.com/saved:1"]), "image \"example.com/saved:1\" removed\n");
     contains(&inside("saved"), "docker\nroot:").unwrap();
@@ -360,7 +360,7 @@ fn a_restart_looks_for_its_image_again() {
     let more = format!(", command: [sh, -c, '{script}'], volumeMounts: [{{name: data, mountPath: /data}}]");
     node.apply(&pod("web", &name, &more).replace("spec:\n", "spec:\n  volumes: [{name: data, emptyDir: {}}]\n"));
     says(&node, "web", "first");
-    // Its name stands for another image by then, which this node does not have.
+    // Its name refers to another image by then, which this node does not have.
     registry.push(&image("second"), "it", "app:1");
     node.ok(&["image", "rm", &name]);
     node.ok(&["exec", "web", "--", "touch", "/data/go"]);
@@ -375,14 +375,14 @@ fn a_restart_looks_for_its_image_again() {
     untouched.assert_unchanged();
 }
 
-/// What the image store of a node holds: blobs, layers, names, and things in the making.
+/// The contents of a node's image store: blobs, layers, names, and temporary items.
 fn stored(node: &TestNode) -> [usize; 4] {
     let images = node.dir.path().join("images");
     let count = |part: &&str| fs::read_dir(images.join(part)).unwrap_or_else(|e| panic!("{part}: {e}")).count();
     [&["blobs/sha256", "downloads"][..], &["layers"], &["refs"], &["tmp"]].map(|parts| parts.iter().map(count).sum())
 }
 
-/// Feeds the beginning of an archive to a command and waits until the store has something of it.
+/// Feeds the beginning of an archive to a command and waits until the store has part of it.
 fn half_fed(node: &TestNode, args: &[&str], archive: &[u8]) -> std::process::Child {
     let before = stored(node);
     let piped = || std::process::Stdio::piped();
@@ -395,7 +395,7 @@ fn half_fed(node: &TestNode, args: &[&str], archive: &[u8]) -> std::process::Chi
     feed
 }
 
-/// The node is killed and starts again; then its store holds this and no more.
+/// Kills and restarts the node; then its store must contain exactly this.
 #[track_caller]
 fn killed(node: &mut TestNode, wanted: [usize; 4]) {
     node.kill();
@@ -439,7 +439,7 @@ fn a_kill_amid_an_import_a_load_or_a_pull_leaves_nothing() {
     let saved = fs::read(path("saved.tar")).unwrap();
     let images = |node: &TestNode| node.ok(&["image", "list", "-o", "name"]);
 
-    // The node, in the midst of an import and of a load.
+    // The node, during an import and a load.
     let cases: [(&[&str], &[u8]); 2] =
         [(&["image", "import", "-", "localhost/half:1"], &rootfs), (&["image", "load", "-"], &saved)];
     for (args, archive) in cases {
@@ -449,7 +449,7 @@ fn a_kill_amid_an_import_a_load_or_a_pull_leaves_nothing() {
         assert_eq!(told.status.code(), Some(1), "{}", String::from_utf8_lossy(&told.stderr));
         assert_eq!(images(&node), "");
     }
-    // The one who feeds it: nothing is left, though the node runs on.
+    // The client: nothing is left, while the node runs on.
     for (args, archive) in cases {
         let mut feed = half_fed(&node, args, archive);
         feed.kill().unwrap();
@@ -461,7 +461,7 @@ fn a_kill_amid_an_import_a_load_or_a_pull_leaves_nothing() {
         assert_eq!(images(&node), "");
     }
     killed(&mut node, empty);
-    // Half a pull: one layer may be there already, the other one is stuck.
+    // Half a pull: one layer may be present already, the other one is stuck.
     let registry = Registry::start();
     let name = registry.push(&layout, "it", "app:1");
     let relay = Relay::start(&registry, Rules { stall_after: Some(1 << 20), ..Rules::default() });
@@ -481,7 +481,7 @@ fn a_kill_amid_an_import_a_load_or_a_pull_leaves_nothing() {
     node.ok(&["image", "rm", "localhost/half:1", "example.com/saved:1", &name]);
     holds(&node, empty);
 
-    // At other moments: the image is there as a whole, or nothing of it.
+    // At other times: the image is complete or absent.
     let import = ["image", "import", &path("rootfs.tar"), "localhost/whole:1"];
     let begun = std::time::Instant::now();
     node.ok(&import);

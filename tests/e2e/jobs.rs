@@ -1,4 +1,4 @@
-//! Jobs and CronJobs with real Pods: what the manifests promise.
+//! Jobs and CronJobs with real Pods, as described in their manifests.
 
 use std::time::Duration;
 
@@ -67,7 +67,7 @@ fn jobs_run_to_their_end() {
     untouched.assert_unchanged();
 }
 
-/// Its Pods go on until they are told to end.
+/// Its Pods run until they are told to end.
 const LONG: &str = "
 apiVersion: batch/v1
 kind: Job
@@ -111,9 +111,9 @@ fn a_job_is_suspended_resumed_and_deleted() {
     suspend(&node, false);
     node.wait_field(&job, ".status.ready", "2", TIMEOUT);
     has_event(&node, "long", "Job resumed");
-    // What ends while nobody looks is counted afterwards, and once.
+    // Pods that end while the controller is down are counted afterwards, once.
     let first = node.ok(&pods).lines().next().unwrap().to_owned();
-    // With the container's first process all others in there are killed: this one, too, if it has not ended by then.
+    // The container's first process takes all others down: including this one, if it has not exited by then.
     let killed = node.run(&["-n", "batch", "exec", &first, "--", "kill", "1"]);
     assert!([0, 137].contains(&killed.code), "{}", killed.all());
     node.kill();

@@ -1,4 +1,4 @@
-//! The heaviest requests that a tenant can send, many at once, while others go on: nobody else waits for them.
+//! The most expensive requests that a tenant can send, many at once: other clients are not delayed.
 
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 
 use crate::support::{TestNode, eventually, leftovers::Machine, slowness, tls};
 
-/// How many are under way at once.
+/// Concurrent requests.
 const AT_ONCE: usize = 16;
-/// How many one tenant sends in all.
+/// Total requests of one tenant.
 const REQUESTS: usize = 32;
-/// Nobody else waits longer for an answer, be the machine as busy as it likes.
+/// Time limit for other clients, however busy the machine.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 const TOKENS: &str = "token-heavy,heavy,1,tenants\ntoken-light,light,2,tenants\n";
@@ -31,7 +31,7 @@ subjects:
 struct Https<'a>(&'a TestNode);
 
 impl Https<'_> {
-    /// The code that a request is answered with, and how long that took.
+    /// The response's code, and its latency.
     fn ask(&self, token: &str, method: &str, path: &str, kind: &str, body: &str) -> (u16, Duration) {
         let (address, config) = tls::client(self.0, false);
         let begun = Instant::now();
@@ -54,7 +54,7 @@ impl Https<'_> {
     }
 }
 
-/// Bodies of almost 3 MiB whose one list is as long as that allows: the method, the path's end, the type and the body.
+/// Bodies of almost 3 MiB with one list of maximum length: the method, the path's end, the type and the body.
 fn heaviest() -> Vec<(&'static str, String, &'static str, String)> {
     let list = |n: usize, item: &dyn Fn(usize) -> Value| -> Value { (0..n).map(item).collect() };
     let spec = |field: &str, value: Value| {
@@ -144,7 +144,7 @@ fn nobody_waits_for_the_large_requests_of_another() {
                 }
             });
         }
-        // Meanwhile, for as long as the others take:
+        // Meanwhile, while the others are in progress:
         while done.load(Ordering::Relaxed) < REQUESTS {
             let write = json!({"data": {"a": waited.len().to_string()}}).to_string();
             for (method, path, kind, body) in [

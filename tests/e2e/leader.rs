@@ -1,4 +1,4 @@
-//! A server that stands for election: it acts while it holds its Leases, and gives them back when it ends.
+//! Leader election: a server acts while it holds its Leases, and releases them at its end.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ fn a_server_leads_by_its_leases_and_releases_them() {
     };
     let first = led(&server);
     assert_eq!(first[0], first[1], "one server is one candidate");
-    // Its controllers act: a ReplicaSet is made.
+    // Its controllers act: a ReplicaSet is created.
     let deployment = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: app}, spec: {selector: {matchLabels: {a: b}}, \
                       template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: 'c:1'}]}}}}";
     server.apply(deployment);

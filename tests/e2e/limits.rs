@@ -1,4 +1,4 @@
-//! What Linux does to Pods that want too much: needs cgroup v2 with its controllers, so these run in the guest of `vm/`.
+//! Enforcement of limits by Linux: needs cgroup v2 with its controllers, so these run in the guest of `vm/`.
 
 use std::{fs, path::PathBuf, time::Duration};
 
@@ -8,7 +8,7 @@ use crate::support::{TestNode, contains, eventually, leftovers::Machine};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Whether limits can be enforced here; says so if not.
+/// Whether limits can be enforced here; prints a message if not.
 fn enforceable() -> bool {
     let controllers = fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").unwrap_or_default();
     let missing: Vec<&str> =
@@ -20,11 +20,11 @@ fn enforceable() -> bool {
     missing.is_empty()
 }
 
-/// A cgroup as `podwright inspect` tells it.
+/// A cgroup as shown by `podwright inspect`.
 struct Cgroup(Value);
 
 impl Cgroup {
-    /// A file's text as `inspect` tells it, which is as the kernel has it.
+    /// A file's content in `inspect`, as read from the kernel.
     fn file(&self, name: &str) -> &str {
         let told = self.0["files"][name].as_str().unwrap_or_else(|| panic!("no {name} in {:#}", self.0));
         assert_eq!(self.read(name).trim(), told, "{name} of {}", self.0["path"]);
@@ -34,7 +34,7 @@ impl Cgroup {
         let path = self.folder().join(name);
         fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
     }
-    /// Where it is, looked at past `inspect`.
+    /// Its path, read without `inspect`.
     fn folder(&self) -> PathBuf {
         format!("/sys/fs/cgroup{}", self.0["path"].as_str().unwrap_or_else(|| panic!("no path in {:#}", self.0))).into()
     }
@@ -54,7 +54,7 @@ fn pod_cgroup(inspected: &Value) -> Cgroup {
     Cgroup(inspected["sandbox"]["cgroup"].clone())
 }
 
-/// The running container of that name; its earlier runs are told too.
+/// The running container of that name; earlier runs are listed too.
 fn container<'a>(inspected: &'a Value, name: &str) -> &'a Value {
     let mut all = inspected["containers"].as_array().into_iter().flatten();
     let running = all.find(|c| c["name"] == name && c["pid"] != 0);
@@ -106,7 +106,7 @@ fn each_qos_class_has_its_place_its_limits_and_its_oom_score() {
     let capacity = node.field(&["nodes"], ".items[0].status.capacity.memory");
     let capacity: i64 = capacity.trim_end_matches("Ki").parse().expect("memory is told in Ki");
     let modest_score = 1000 - 1000 * 64 * 1024 / capacity;
-    // Weights as runc makes them of shares: 2, 204 and 102 of 262144.
+    // Weights as runc converts shares: 2, 204 and 102 of 262144.
     let rows = [
         ("careless", "BestEffort", "1", "max 100000", "max", "max", 1000),
         ("modest", "Burstable", "8", "40000 100000", "134217728", "0", modest_score),
@@ -130,7 +130,7 @@ fn each_qos_class_has_its_place_its_limits_and_its_oom_score() {
         let folder = outer.folder().parent().unwrap().to_owned();
         assert_eq!(fs::read_to_string(folder.join("cpu.weight")).unwrap().trim(), weight, "{}", folder.display());
     }
-    // A class weighs what its Pods request together, and no more once they are gone.
+    // A class weighs the sum of its Pods' requests, also after they are gone.
     let burstable = pod_cgroup(&inspect(&node, "modest")).folder().parent().unwrap().join("cpu.weight");
     node.apply(&CLASSES.replace("name: modest", "name: another"));
     node.wait("condition=Ready", &["pod/another"], TIMEOUT);
@@ -145,7 +145,7 @@ fn each_qos_class_has_its_place_its_limits_and_its_oom_score() {
     untouched.assert_unchanged();
 }
 
-/// The first run of `greedy` fills its memory, the second sleeps.
+/// The first run of `greedy` fills its memory, the second one sleeps.
 const GREEDY: &str = "
 apiVersion: v1
 kind: Pod
@@ -178,7 +178,7 @@ fn a_container_over_its_memory_limit_is_oom_killed_alone_and_restarted() {
     assert_eq!(node.field(&pod, &format!("{last}.exitCode")), "137");
     node.wait("condition=Ready", &["pod/greedy"], TIMEOUT);
     assert_eq!(node.field(&pod, &format!("{status}[1].restartCount")), "0");
-    // The whole container died, not its greedy process alone: the second run is the only process.
+    // The whole container died, not only its greedy process: the second run is the only process.
     let greedy = container_cgroup(&inspect(&node, "greedy"), "greedy");
     assert_eq!((greedy.read("pids.current").trim(), greedy.file("memory.max")), ("1", "25165824"));
     node.ok(&["delete", "pod", "greedy"]);
@@ -254,8 +254,8 @@ spec:
     resources: {requests: {cpu: 100m, memory: 32Mi}, limits: {cpu: 200m, memory: 64Mi}}
 ";
 
-/// What is written into the cgroups of a Pod and of its containers `a` and `b`: cpu.weight, cpu.max, memory.max. (What
-/// `inspect` told a moment ago may be past.)
+/// The settings in the cgroups of a Pod and of its containers `a` and `b`: cpu.weight, cpu.max, memory.max. (`inspect` may be
+/// outdated.)
 fn written(node: &TestNode) -> [[String; 3]; 3] {
     let found = inspect(node, "web");
     [pod_cgroup(&found), container_cgroup(&found, "a"), container_cgroup(&found, "b")]
@@ -305,7 +305,7 @@ fn a_resize_is_written_into_the_cgroups_of_the_same_containers() {
         }
     });
 
-    // No limit falls below what is used: nothing is written, and that is told.
+    // No limit falls below current usage: nothing is written, and that is reported.
     patch("{requests: {memory: 8Mi}, limits: {memory: 16Mi}}", "{limits: {cpu: 150m}}");
     let progress = ".status.conditions[?(@.type=='PodResizeInProgress')]";
     node.wait_field(&["pod", "web"], &format!("{progress}.reason"), "Error", TIMEOUT);
@@ -313,7 +313,7 @@ fn a_resize_is_written_into_the_cgroups_of_the_same_containers() {
     contains(&why, "cannot decrease memory limits: attempting to set container \"a\" memory limit (16777216) below current usage (")
         .unwrap();
     assert_eq!(written(&node), [row("14", 60_000, 144), row("12", 50_000, 96), row("2", 10_000, 48)]);
-    // Another agent takes it up, and tries again until there is room.
+    // Another agent continues, and retries until there is room.
     node.kill();
     node.spawn();
     node.wait_ready();
@@ -334,7 +334,7 @@ fn a_resize_is_written_into_the_cgroups_of_the_same_containers() {
     untouched.assert_unchanged();
 }
 
-/// A Pod that is shown the guest's disk, and one that is privileged.
+/// A Pod with the guest's disk as a volume, and a privileged one.
 const DISKS: &str = "
 apiVersion: v1
 kind: Pod
@@ -372,7 +372,7 @@ fn only_the_privileged_open_a_disk_of_the_host() {
     node.wait("condition=Ready", &["pods", "--all"], TIMEOUT);
     let inside = |pod: &str, script: &str| node.run(&["exec", pod, "--", "sh", "-c", script]);
     let own = format!("mknod /own b {major} {minor} && head -c 21 /own");
-    // Whether it makes itself a node or is given the host's: it may look at it, and not open it.
+    // Whether it creates a node or gets the host's: it may stat it, but not open it.
     for script in [&own, "test -b /disk && head -c 21 /disk", "true > /disk"] {
         let refused = inside("plain", script);
         assert_ne!(refused.code, 0, "{script}: {}", refused.all());

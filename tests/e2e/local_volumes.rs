@@ -1,5 +1,4 @@
-//! Volumes of the built-in provisioner under real Pods: what comes back, what grows, what is removed and what stays, whoever is
-//! killed meanwhile and whatever lies in them.
+//! The built-in provisioner's volumes with real Pods: reuse, growth, removal and retention, across kills and with any content.
 
 use std::{
     fs,
@@ -56,11 +55,11 @@ fn a_stateful_set_needs_nobody_who_makes_volumes() {
     let uid = node.field(&claim, ".metadata.uid");
     assert_eq!(volume, format!("pvc-{uid}"));
     assert_eq!(node.field(&["pv", &volume], ".spec.local.path"), data(&node, &volume).display().to_string());
-    // What the binder says of a claim that waits is said only where nobody was quicker.
+    // The binder's events for a waiting claim only appear if no other component was faster.
     for told in ["Provisioning ", "ProvisioningSucceeded"] {
         eventually(told, TIMEOUT, || contains(&node.ok(&["-n", "notes", "events", "--for", "pvc/data-notes-0"]), told));
     }
-    // Here no file system has project quotas; the guest of vm/ has one.
+    // The file systems here lack project quotas; the guest of vm/ has one.
     if node.field(&["node", "n1"], ".metadata.annotations['podwright/disk-usage']") != "project quotas" {
         let told = "CapacityNotEnforced";
         eventually(told, TIMEOUT, || contains(&node.ok(&["-n", "notes", "events", "--for", "pvc/data-notes-0"]), told));
@@ -70,7 +69,7 @@ fn a_stateful_set_needs_nobody_who_makes_volumes() {
     let outer = fs::metadata(data(&node, &volume).parent().unwrap()).unwrap();
     assert_eq!((outer.uid(), outer.mode() & 0o7777), (0, 0o700));
 
-    // The Pod goes, the agent dies: it is the same volume.
+    // The Pod is deleted, the agent dies: it is the same volume.
     node.ok(&["-n", "notes", "delete", "pod", "notes-0"]);
     wrote(&node, 2);
     node.kill();
@@ -81,14 +80,14 @@ fn a_stateful_set_needs_nobody_who_makes_volumes() {
     wrote(&node, 3);
     assert_eq!(node.field(&claim, ".spec.volumeName"), volume);
 
-    // It grows, and does not shrink.
+    // It can grow, but not shrink.
     let size = |size: &str| format!("{{\"spec\":{{\"resources\":{{\"requests\":{{\"storage\":\"{size}\"}}}}}}}}");
     node.ok(&["-n", "notes", "patch", "pvc", "data-notes-0", "-p", &size("256Mi")]);
     node.wait_field(&claim, ".status.capacity.storage", "256Mi", TIMEOUT);
     assert_eq!(node.field(&["pv", &volume], ".spec.capacity.storage"), "256Mi");
     contains(&notes(&node, &["patch", "pvc", "data-notes-0", "-p", &size("1Mi")]).err, "can not be less").unwrap();
 
-    // Without the claim all is removed; of the other nothing.
+    // Without the claim everything is removed; the other volume is untouched.
     let other = node.field(&["-n", "notes", "pvc", "data-notes-1"], ".spec.volumeName");
     node.ok(&["-n", "notes", "delete", "statefulset", "notes"]);
     node.ok(&["-n", "notes", "delete", "pvc", "data-notes-0"]);
@@ -101,7 +100,7 @@ fn a_stateful_set_needs_nobody_who_makes_volumes() {
     untouched.assert_unchanged();
 }
 
-/// A claim of a class, and a Pod that uses it.
+/// A claim of a class, and a Pod using it.
 fn user(name: &str, class: &str, command: &str) -> String {
     format!(
         "
@@ -155,7 +154,7 @@ fn what_is_retained_stays_and_links_lead_no_removal_out() {
     gone(&node, &node, &hostile);
     assert_eq!(fs::read_to_string(outside.path().join("folder/canary")).unwrap(), "sings");
     assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1);
-    // What is to be retained waits for a person, and outlives its object.
+    // A retained volume waits for an administrator, and outlives its object.
     node.wait_field(&["pv", &kept], ".status.phase", "Released", TIMEOUT);
     node.ok(&["delete", "pv", &kept]);
     assert_eq!(fs::read_to_string(data(&node, &kept).join("file")).unwrap(), "mine\n");
@@ -182,7 +181,7 @@ fn what_a_folder_cannot_be_is_said() {
     assert_eq!(node.field(&["pvc", "shared"], ".status.phase"), "Pending");
 }
 
-/// The server, its controllers and the agent are one process, which is killed at any moment of a volume's life.
+/// The server, its controllers and the agent are one process, which is killed at any time in a volume's life.
 #[test]
 fn whoever_is_killed_meanwhile_no_volume_is_lost_and_none_is_left() {
     let mut node = TestNode::start(&["--node-name", "n1"]);
@@ -205,8 +204,8 @@ fn whoever_is_killed_meanwhile_no_volume_is_lost_and_none_is_left() {
         assert_eq!(folders(&node), [volume.as_str()], "one claim, one volume");
         let volumes = node.field(&["pv"], ".items[*].metadata.name");
         assert_eq!(volumes, volume);
-        // Much to remove, so that it is killed while it does. Names of one file: ext4 looks at each inode that was freed in the last
-        // minutes before it gives one out, so that thousands of files a round take seconds, of everybody's time.
+        // Many files, so that the kill hits the removal. Hard links of one file: ext4 checks recently freed inodes before reusing
+        // them, so thousands of files per round would slow everything down.
         for folder in 0..40 {
             let folder = data(&node, &volume).join(folder.to_string());
             fs::create_dir(&folder).unwrap();
@@ -225,7 +224,7 @@ fn whoever_is_killed_meanwhile_no_volume_is_lost_and_none_is_left() {
     untouched.assert_unchanged();
 }
 
-/// A node with an identity of its own makes the folders, and is away when its volume is deleted.
+/// A node with its own identity creates the folders, and is offline when its volume is deleted.
 #[test]
 fn a_volume_of_a_node_that_is_away_waits_for_it() {
     let server = TestNode::server(&["--listen", "127.0.0.1:0"]);

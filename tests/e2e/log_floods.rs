@@ -1,4 +1,4 @@
-//! Readers of logs that are shown nothing of a Pod that writes without end: nobody else waits for them, and they end with their clients.
+//! Log readers without any output, of a Pod that writes endlessly: they delay no one, and end with their clients.
 
 use std::{
     fs,
@@ -47,7 +47,7 @@ fn open(node: &TestNode) -> usize {
     files.filter(|file| file.to_string_lossy().contains("/default_flood_")).count()
 }
 
-/// What others wait for must not take longer than this; it takes a few milliseconds.
+/// Other operations must not take longer than this; they normally take a few milliseconds.
 fn in_time(what: &str, act: impl FnOnce()) {
     let begin = Instant::now();
     act();
@@ -82,7 +82,7 @@ fn followers_that_are_shown_nothing_of_a_flood_keep_nobody_waiting() {
         follower.kill().unwrap();
         follower.wait().unwrap();
     }
-    // While it writes on.
+    // While it keeps writing.
     eventually("the sessions have ended", Duration::from_secs(15), || match open(&node) {
         0 => Ok(()),
         some => Err(format!("{some} are open")),

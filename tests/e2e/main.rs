@@ -1,4 +1,4 @@
-//! Whole nodes on one machine, each in a network namespace of its own, driven as a user drives them.
+//! Whole nodes on one machine, each in its own network namespace, driven like by a user.
 
 #[path = "../support/mod.rs"]
 mod support;

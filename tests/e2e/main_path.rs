@@ -1,4 +1,4 @@
-//! The main path: a manifest becomes running Pods that answer through their Service.
+//! The main path: a manifest becomes running Pods that respond through their Service.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -6,7 +6,7 @@ use crate::support::{TestNode, contains, eventually, leftovers::Machine};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The three manifests that everyone starts with.
+/// The three typical first manifests.
 const NAMESPACE: &str = "
 apiVersion: v1
 kind: Namespace
@@ -65,7 +65,7 @@ fn lab_manifests_run_and_the_service_answers_from_both_backends() {
         .collect();
     let ip = node.field(&["-n", "lab", "service", "app"], ".spec.clusterIP");
     for host in ["app", "app.lab.svc.cluster.local", &ip] {
-        // Debian's static busybox has a wget that crashes on names; its nc does not.
+        // Debian's static busybox wget crashes on names; its nc does not.
         let fetch = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {host} 80");
         let mut heard = BTreeSet::new();
         eventually(&format!("both backends answer at {host}"), TIMEOUT, || {
@@ -94,7 +94,7 @@ fn a_host_port_leads_to_its_pod() {
     let asked = || node.run(&["-n", "lab", "exec", "client", "--", "sh", "-c", &fetch]);
     eventually("the node's port answers for the Pod", TIMEOUT, || contains(&asked().all(), "one web"));
     assert_eq!(node.ok(&["-n", "lab", "get", "events", "--field-selector", "type=Warning", "-o", "name"]), "");
-    // A second Pod that wants the port has to wait for it.
+    // A second Pod that wants the port must wait for it.
     node.apply(
         &POD.replace("name: web, namespace", "name: late, namespace")
             .replace("  - name: web", "  - name: web\n    ports: [{containerPort: 80, hostPort: 8088}]"),

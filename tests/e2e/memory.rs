@@ -1,4 +1,4 @@
-//! What takes much of a process's memory: a storm of watches, which is given back, and looks at what tenants make large.
+//! Operations that use much memory: a storm of watches, which is freed again, and inspecting objects that tenants make large.
 
 use std::{
     io::{Read, Write},
@@ -13,17 +13,17 @@ use crate::support::{TestNode, api::call, eventually};
 const TIMEOUT: Duration = Duration::from_secs(60);
 const WATCHES: usize = 200;
 const WRITES: usize = 300;
-/// What may stay: caches that have grown, and what an allocator keeps for the next time.
+/// What may remain: larger caches, and memory kept by the allocator.
 const STAYS: u64 = 24 << 10;
 
-/// What a process has in memory of its own, in KiB: pages of code come and go with what runs.
+/// A process's own resident memory in KiB: code pages depend on what runs.
 fn resident(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// The same once it has ceased to change.
+/// The same once it is stable.
 fn at_rest(pid: u32) -> u64 {
     eventually("it rests", TIMEOUT, || {
         let first = resident(pid);
@@ -33,7 +33,7 @@ fn at_rest(pid: u32) -> u64 {
     })
 }
 
-/// A watch of all ConfigMaps; one in ten is read by nobody.
+/// A watch of all ConfigMaps; one in ten is never read.
 fn watch(node: &TestNode, number: usize) -> UnixStream {
     let mut stream = UnixStream::connect(node.socket()).unwrap();
     let request = "GET /api/v1/namespaces/default/configmaps?watch=true HTTP/1.1\r\nHost: x\r\n\r\n";
@@ -69,7 +69,7 @@ fn the_memory_of_a_storm_of_watches_is_given_back() {
         }
         most
     };
-    // The window of past changes is full of such objects, whoever watches.
+    // The window of past changes is full of such objects, even without watchers.
     storm(0, 1);
     let before = at_rest(server.pid());
     let most = storm(1, WATCHES);
@@ -80,7 +80,7 @@ fn the_memory_of_a_storm_of_watches_is_given_back() {
     println!("{WATCHES} watches: {before} KiB before, {most} at the most, {after} after");
 }
 
-/// Ways in to one Pod: 46,800 elements of the node's tables, and as many as they lead to.
+/// Frontends of one Pod: 46,800 elements of the node's tables, and as many endpoints.
 const SERVICES: usize = 12;
 const PORTS: usize = 100;
 const ADDRESSES: usize = 39;
@@ -103,7 +103,7 @@ fn a_pod_that_many_services_lead_to_is_inspected_for_little() {
         call(&node.socket(), "create", create).unwrap();
     }
     let inspect = || node.ok(&["inspect", "pod", "small", "-o", "json"]);
-    // An address, a list and an endpoint for each port, beside the ways in; and what there is of the Pod itself.
+    // An address, a list and an endpoint for each port, besides the frontends; and the Pod's own entries.
     let all = SERVICES * PORTS * (ADDRESSES + 3);
     let found = eventually("the node has all of them", TIMEOUT, || {
         let found: serde_json::Value = serde_json::from_str(&inspect()).unwrap();
@@ -115,7 +115,7 @@ fn a_pod_that_many_services_lead_to_is_inspected_for_little() {
     let elements = found["services"].as_array().unwrap();
     assert!((900..=1000).contains(&elements.len()), "{}", elements.len());
     assert!(elements.iter().any(|e| e["map"] == "external-ips" && e["service"] == "default/many-0:p0"), "{elements:?}");
-    // The node compares all of its tables now and then, which takes more than this may: a turn in which it does not is waited for.
+    // The node compares all of its tables periodically, which needs more than the limit: wait for a period without.
     let mut before = u64::MAX;
     eventually("many are answered at once for little", 3 * TIMEOUT, || {
         before = before.min(at_rest(node.pid()));
@@ -133,7 +133,7 @@ fn a_pod_that_many_services_lead_to_is_inspected_for_little() {
     });
 }
 
-/// The most that a process has in memory of its own while something is done.
+/// A process's peak memory during some work.
 fn most_during<T: Send>(pid: u32, work: impl FnOnce() -> T + Send) -> (u64, T) {
     std::thread::scope(|scope| {
         let (mut most, working) = (resident(pid), scope.spawn(work));

@@ -1,4 +1,4 @@
-//! What Pods and nodes use, as `podwright top` shows it: measured in real cgroups, told by agents.
+//! Usage of Pods and nodes in `podwright top`: measured in real cgroups, reported by agents.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::support::{TestNode, eventually, leftovers::Machine};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The cells of a table without its headings, line by line.
+/// The cells of a table without headings, line by line.
 fn rows(table: &str) -> Vec<Vec<&str>> {
     table.lines().map(|line| line.split_whitespace().collect()).collect()
 }
@@ -17,7 +17,7 @@ fn number(cell: &str) -> u64 {
     digits.parse().unwrap_or_else(|e| panic!("{cell}: {e}"))
 }
 
-/// What `top pods --containers` says of the manifest's Pods, once it is true of all of them.
+/// The values of `top pods --containers` for the manifest's Pods, once all are plausible.
 fn of_manifest(node: &TestNode) -> Result<(), String> {
     let answer = node.run(&["-n", "usage", "top", "pods", "--containers", "--no-headers"]);
     let all = rows(&answer.out);
@@ -26,7 +26,7 @@ fn of_manifest(node: &TestNode) -> Result<(), String> {
         return Err(answer.all());
     }
     let cpu = |at: usize| number(all[at][2]);
-    // Others may want the CPUs too; who sleeps needs none.
+    // Other work may need the CPUs too; sleeping needs none.
     let as_told = (100..=1100).contains(&cpu(1)) && cpu(0) <= 20 && cpu(2) <= 20 && number(all[2][3]) >= 28;
     if as_told { Ok(()) } else { Err(answer.all()) }
 }
@@ -43,14 +43,14 @@ fn top_shows_who_is_busy() {
     let all = rows(&pods);
     assert_eq!(all[0], ["NAME", "CPU(cores)", "MEMORY(bytes)"], "{pods}");
     assert_eq!([all[1][0], all[2][0], all[3][0]], ["busy", "holder", "________"], "{pods}");
-    // Each cell is rounded up by itself.
+    // Each cell is rounded up separately.
     let sum = number(all[1][1]) + number(all[2][1]);
     assert!((sum - 1..=sum).contains(&number(all[4][0])), "{pods}");
     assert_eq!(rows(&node.ok(&["-n", "usage", "top", "pod", "--sort-by=memory", "--no-headers"]))[0][0], "holder");
     let one = node.ok(&["top", "po", "-A", "-l", "kind=idle"]);
     assert_eq!(rows(&one)[0], ["NAMESPACE", "NAME", "CPU(cores)", "MEMORY(bytes)"], "{one}");
     assert_eq!((rows(&one)[1][..2].join("/"), rows(&one).len()), ("usage/holder".to_owned(), 2), "{one}");
-    // The node works at least as much as its Pods.
+    // The node uses at least as much as its Pods.
     let nodes = node.ok(&["top", "nodes"]);
     let all = rows(&nodes);
     assert_eq!(all[0], ["NAME", "CPU(cores)", "CPU(%)", "MEMORY(bytes)", "MEMORY(%)"], "{nodes}");
@@ -66,7 +66,7 @@ fn top_shows_who_is_busy() {
         "jsonpath={.window} {.metadata.labels.kind}",
     ]);
     assert!(shown.ends_with("s idle"), "{shown}");
-    // An agent that comes back measures the same Pods anew.
+    // A restarted agent measures the same Pods again.
     node.kill();
     node.spawn();
     node.wait_ready();

@@ -1,4 +1,4 @@
-//! Names that are not the cluster's: asked of the host's name servers, as its resolv.conf says.
+//! Names outside the cluster: forwarded to the host's name servers in its resolv.conf.
 
 use std::{
     fs,
@@ -15,7 +15,7 @@ use crate::support::{TestNode, contains, eventually, leftovers::Machine};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A name server of the host that knows one address for every name; it remembers what it was asked.
+/// A name server of the host that returns one address for every name, and records the questions.
 struct NameServer {
     asked: Arc<Mutex<Vec<String>>>,
     stop: Arc<AtomicBool>,
@@ -34,7 +34,7 @@ impl NameServer {
                 let Ok((length, client)) = socket.recv_from(&mut buffer) else { continue };
                 let (name, end) = question(&buffer[..length]);
                 seen.lock().unwrap().push(name);
-                // The question again, as a response; with one A record where that is what is asked for.
+                // The question again, as a response; with one A record if requested.
                 let mut message = buffer[..end + 4].to_vec();
                 message[2] |= 0x80;
                 message[6..12].fill(0);
@@ -57,7 +57,7 @@ impl Drop for NameServer {
     }
 }
 
-/// The name that a query asks for, and where its type stands.
+/// The name in a query, and the position of its type.
 fn question(query: &[u8]) -> (String, usize) {
     let (mut labels, mut at) = (Vec::new(), 12);
     while query[at] != 0 {
@@ -102,20 +102,20 @@ fn other_names_are_asked_of_the_hosts_name_servers() {
     let look = |name: &str| node.run(&["exec", "client", "--", "nslookup", "-type=a", name]).out;
     contains(&look("www.example.org"), "Address: 203.0.113.80").unwrap();
     assert_eq!(*first.asked.lock().unwrap(), ["www.example.org"]);
-    // The cluster's names are answered here, those that nobody has too.
+    // The cluster's names are answered here, including nonexistent ones.
     contains(&look("kubernetes.default.svc.cluster.local"), "Address: 10.96.0.1").unwrap();
     contains(&look("nobody.default.svc.cluster.local"), "NXDOMAIN").unwrap();
     assert_eq!(first.asked.lock().unwrap().len(), 1, "nothing of the cluster is asked elsewhere");
-    // A Pod that wants the host's way of resolving gets that, without the cluster.
+    // A Pod with the host's DNS settings gets those, without the cluster.
     let own = node.ok(&["exec", "plain", "--", "cat", "/etc/resolv.conf"]);
     assert_eq!(own, "search corp.example\nnameserver 127.0.0.153\n");
-    // Without an answer it says so; and it goes where the file says now.
+    // Without an upstream answer it reports failure; and follows changes of the file.
     drop(first);
     contains(&look("www.example.net"), "SERVFAIL").unwrap();
     let second = NameServer::start("127.0.0.154", [203, 0, 113, 81]);
     fs::write(&file, "nameserver 127.0.0.154\n").unwrap();
     eventually("the other server is asked", TIMEOUT, || contains(&look("www.example.com"), "Address: 203.0.113.81"));
-    // A Pod gets what the file says when it starts.
+    // A Pod gets the file's content at its start.
     node.apply(&PLAIN.replace("plain", "later"));
     node.wait("condition=Ready", &["pod/later"], TIMEOUT);
     assert_eq!(node.ok(&["exec", "later", "--", "cat", "/etc/resolv.conf"]), "nameserver 127.0.0.154\n");

@@ -1,4 +1,4 @@
-//! What a node makes of Pods: volumes, probes, hooks, sidecars, restarts, reasons; and what it finds after a SIGKILL.
+//! Pod features of a node: volumes, probes, hooks, sidecars, restarts, reasons; and recovery after a SIGKILL.
 
 use std::time::Duration;
 
@@ -209,7 +209,7 @@ fn containers_do_not_notice_that_their_agent_was_killed() {
     assert_eq!(node.field(&["pod", "lasting"], &format!("{status}.containerID")), id);
     assert_eq!(node.field(&["pod", "lasting"], &format!("{status}.state.running.startedAt")), started);
     assert_eq!(node.field(&["pod", "lasting"], &format!("{status}.restartCount")), "0");
-    // Not one line is missing, and none is there twice.
+    // No line is missing or duplicated.
     let log = node.ok(&["logs", "lasting"]);
     let numbers: Vec<usize> = log.lines().filter_map(|l| l.parse().ok()).collect();
     assert_eq!(numbers, (0..numbers.len()).collect::<Vec<_>>());
@@ -218,7 +218,7 @@ fn containers_do_not_notice_that_their_agent_was_killed() {
     untouched.assert_unchanged();
 }
 
-/// How many processes of the machine have these arguments.
+/// Number of processes on the machine with these arguments.
 fn running(args: &str) -> usize {
     let all = std::fs::read_dir("/proc").unwrap().flatten();
     let words = all.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
@@ -227,7 +227,7 @@ fn running(args: &str) -> usize {
         .count()
 }
 
-/// A client's command has nobody left who would hang up for it: its shim does, also while no agent is there.
+/// After its client is gone nothing ends an exec'd command: the shim does, even without an agent.
 #[test]
 fn what_is_executed_ends_with_the_agent_that_is_killed() {
     let mut node = TestNode::start(&[]);
@@ -276,7 +276,7 @@ fn a_pod_whose_pause_or_shim_is_killed_is_made_anew() {
     node.apply(LOST);
     node.wait("condition=Ready", &["pod/lost"], TIMEOUT);
     let (pod, status) = (["pod", "lost"], ".status.containerStatuses[0]");
-    // The shim sees how the containers of a lost pause end; nobody does when it is lost itself.
+    // The shim observes the exits of a lost pause's containers; if it is lost itself, they are unknown.
     for (restarts, (victim, reason)) in [("1", ("pause", "Error")), ("2", ("shim", "ContainerStatusUnknown"))] {
         let id = node.field(&pod, &format!("{status}.containerID"));
         let found = node.ok(&["inspect", "pod", "lost", "-o", "json"]);
@@ -309,7 +309,7 @@ spec:
     resources: {requests: {example.com/dongle: '2'}, limits: {example.com/dongle: '2'}}
 ";
 
-/// An extended resource is what somebody says that a Node has: its agent lets Pods have it.
+/// An extended resource is patched into a Node: its agent makes it allocatable.
 #[test]
 fn what_is_patched_into_a_nodes_capacity_pods_may_have() {
     let mut node = TestNode::start(&["--node-name", "n1"]);
@@ -328,7 +328,7 @@ fn what_is_patched_into_a_nodes_capacity_pods_may_have() {
     node.wait("condition=PodScheduled=False", &["pod/second"], TIMEOUT);
     contains(&node.field(&["pod", "second"], ".status.conditions[0].message"), "Insufficient example.com/dongle")
         .unwrap();
-    // It is the Node's, not this agent's: the next one finds it there. More makes room, none takes it back.
+    // It belongs to the Node, not to this agent: the next one finds it there. Increasing and removing it take effect.
     node.kill();
     node.spawn();
     node.wait_ready();

@@ -1,4 +1,4 @@
-//! A node that falls silent: it is not ready, its Pods serve no more, are replaced elsewhere, and go when it comes back.
+//! A silent node: it becomes not ready, its Pods stop serving, are replaced elsewhere, and are removed when it returns.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ const READY: &str = ".status.conditions[?(@.type==\"Ready\")]";
 
 #[test]
 fn the_pods_of_a_lost_node_are_replaced_and_it_comes_back() {
-    // Heartbeats come each 10 seconds.
+    // Heartbeats are every 10 seconds.
     let server = TestNode::server(&["--node-monitor-grace-period", "12s"]);
     let mut agents = ["n1", "n2"].map(|name| TestNode::agent(&server, name));
     let untouched = agents.each_ref().map(|agent| Machine::untouched(agent.dir.path()));
@@ -76,7 +76,7 @@ fn the_pods_of_a_lost_node_are_replaced_and_it_comes_back() {
     }
     contains(&server.ok(&["get", "nodes"]), "NotReady").unwrap();
     server.wait_field(&["pod", "faithful"], &format!("{READY}.status"), "False", TIMEOUT);
-    // After its two seconds it is evicted, and another one takes its place; it stays until its node says that it has ended.
+    // After its two seconds it is evicted, and replaced; it stays until its node confirms its end.
     server.wait("jsonpath={.metadata.deletionTimestamp}", &[&format!("pod/{old}")], TIMEOUT);
     eventually("the eviction is told", TIMEOUT, || {
         contains(&server.ok(&["events", "--for", &format!("pod/{old}")]), "Marking for deletion Pod default/")

@@ -1,4 +1,4 @@
-//! A control plane whose state is in a real etcd: the main path, and what is left of it when etcd and the server are killed.
+//! A control plane with its state in a real etcd: the main path, and recovery when etcd and the server are killed.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -51,13 +51,13 @@ spec:
   ports: [{port: 80, targetPort: 8080}]
 ";
 
-/// Every Pod of the Deployment answers by the Service.
+/// Every Pod of the Deployment responds through the Service.
 fn serves(server: &TestNode) {
     let backends = server.field(&["-n", "lab", "pods", "-l", "app=app"], ".items[*].metadata.name");
     let backends: BTreeSet<&str> = backends.split(' ').collect();
     let mut heard = BTreeSet::new();
     eventually("all backends answer", TIMEOUT, || {
-        // Debian's static busybox has a wget that crashes on names; its nc does not.
+        // Debian's static busybox wget crashes on names; its nc does not.
         let fetch = "printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 app 80";
         let answer = server.run(&["-n", "lab", "exec", "web", "--", "sh", "-c", fetch]);
         contains(&answer.out, " 200 OK").map_err(|_| answer.all())?;
@@ -67,7 +67,7 @@ fn serves(server: &TestNode) {
     });
 }
 
-/// Creates objects until it is told to stop; the revision of each that was acknowledged.
+/// Creates objects until told to stop; returns the revision of each acknowledged one.
 fn write_on(server: &TestNode, stop: &AtomicBool, prefix: &str) -> BTreeMap<String, u64> {
     let mut acknowledged = BTreeMap::new();
     let mut last = 0;
@@ -102,7 +102,7 @@ fn the_main_path_on_a_real_etcd_that_is_killed_as_the_server_is() {
     server.wait("condition=Ready", &["-n", "lab", "pods", "--all"], TIMEOUT);
     server.wait("condition=Available", &["-n", "lab", "deployment/app"], TIMEOUT);
     serves(&server);
-    // All of it is in etcd, and Secrets are not in the clear there.
+    // Everything is in etcd, and Secrets are encrypted there.
     assert!(!server.dir.path().join("store.db").exists());
     server.apply("{apiVersion: v1, kind: Secret, metadata: {name: hidden}, stringData: {word: sesame}}");
     let keys = etcd.ctl(&["get", "--prefix", "--keys-only", "/"]);
@@ -115,7 +115,7 @@ fn the_main_path_on_a_real_etcd_that_is_killed_as_the_server_is() {
 
     let before = containers(&server);
     let mut acknowledged = BTreeMap::new();
-    // Etcd is killed under load, and comes back.
+    // Etcd is killed under load, and restarted.
     let stop = AtomicBool::new(false);
     let written = std::thread::scope(|scope| {
         let writer = scope.spawn(|| write_on(&server, &stop, "etcd"));
@@ -134,7 +134,7 @@ fn the_main_path_on_a_real_etcd_that_is_killed_as_the_server_is() {
     eventually("the server is ready again", TIMEOUT, || {
         contains(&server.run(&["get", "--raw", "/readyz"]).all(), "ok")
     });
-    // The server is killed, and comes back; then both at once.
+    // The server is killed and restarted; then both at once.
     server.kill();
     server.spawn();
     server.wait_answering();
@@ -151,7 +151,7 @@ fn the_main_path_on_a_real_etcd_that_is_killed_as_the_server_is() {
         let found = server.field(&["configmap", name], ".metadata.resourceVersion");
         assert_eq!(found, revision.to_string(), "{name} is as it was acknowledged");
     }
-    // Nothing of it has touched what runs; and controllers, scheduler and node go on.
+    // Running containers were not affected; and controllers, scheduler and node continue.
     assert_eq!(containers(&server), before);
     server.ok(&["-n", "lab", "scale", "deployment/app", "--replicas=3"]);
     eventually("the third replica runs", TIMEOUT, || {

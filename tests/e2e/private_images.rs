@@ -1,4 +1,4 @@
-//! Private images that are on a node already: whose they are, by Secrets, policies, restarts and damage.
+//! Private images already on a node: permission by Secrets, policies, restarts and damage.
 
 use std::{fs, path::PathBuf, time::Duration};
 
@@ -23,7 +23,7 @@ spec:
     )
 }
 
-/// A namespace of the node, as its tenant sees it.
+/// A namespace of the node, as used by its tenant.
 struct Tenant<'a> {
     node: &'a TestNode,
     namespace: &'static str,
@@ -41,7 +41,7 @@ impl Tenant<'_> {
         assert_eq!(answer.code, 0, "{}", answer.all());
     }
 
-    /// Has a Secret `pull` with this password.
+    /// Sets the Secret `pull` to this password.
     fn secret(&self, registry: &Registry, password: &str) {
         let (server, password) =
             (format!("--docker-server={}", registry.addr), format!("--docker-password={password}"));
@@ -58,7 +58,7 @@ impl Tenant<'_> {
         });
     }
 
-    /// The Pod waits with this reason, and an event says why.
+    /// The Pod waits with this reason, and an event explains it.
     #[track_caller]
     fn is_refused(&self, name: &str, manifest: &str, reason: &str, why: &str) {
         self.apply(manifest);
@@ -125,7 +125,7 @@ fn what_one_tenant_has_pulled_another_does_not_get() {
         owner.reads("first", &name, "IfNotPresent", SECRET);
         let digest = owner.ok(&["get", "pod", "first", "-o", "jsonpath={.status.containerStatuses[0].imageID}"]);
         contains(&digest, "team/private@sha256:").unwrap();
-        // By tag, by digest, by id, with a wrong credential; as another container than the first.
+        // By tag, by digest, by id, with a wrong credential; in another container than the first.
         thief.is_refused("never", &pod("never", &name, "Never", ""), "ErrImageNeverPull", &never);
         thief.is_refused(
             "present",
@@ -149,17 +149,18 @@ fn what_one_tenant_has_pulled_another_does_not_get() {
         guesser.is_refused("guess-never", &pod("guess-never", &name, "Never", SECRET), "ErrImageNeverPull", &never);
         let init = format!("  initContainers: [{{name: i, image: '{name}', imagePullPolicy: Never}}]");
         thief.is_refused("init", &pod("init", "localhost/busybox:1", "Never", &init), "ErrImageNeverPull", &never);
-        // What is imported is for all, and a debugger's container as any other. (That image has no command of its own.)
+        // Imported images are available to all, and ephemeral containers are treated like others. (That image has no command of its
+        // own.)
         thief.apply(
             &pod("host", "localhost/busybox:1", "Never", "").replace("name: c,", "name: c, command: [sleep, '1000'],"),
         );
         thief.ok(&["wait", "--for=condition=Ready", "pod/host", "--timeout=60s"]);
         thief.ok(&["debug", "host", "-q", &format!("--image={name}"), "-c", "look", "--", "cat", "/word"]);
         eventually("the debugger is refused", TIMEOUT, || contains(&thief.events("host"), "pull access denied"));
-        // From here on nobody asks the registry because he was refused before.
+        // From here on refused Pods no longer ask the registry.
         thief.delete_pods();
         guesser.delete_pods();
-        // Who has the same credential in a Secret of his own needs no registry. Then his Secret is known, too.
+        // The same credential in another Secret needs no registry. Then that Secret is recorded, too.
         (asked, blobs) = (registry.gets("/manifests/"), registry.gets("/blobs/"));
         friend.reads("friend", &name, "Never", SECRET);
         owner.reads("second", &name, "Never", SECRET);
@@ -171,19 +172,19 @@ fn what_one_tenant_has_pulled_another_does_not_get() {
         for other in ["guesser", "thief", "\"user\"", "\"secret\"", "dXNlcjpzZWNyZXQ"] {
             assert!(!known.contains(other), "{other}: {known}");
         }
-        // A ServiceAccount's Secrets are its Pods'.
+        // A ServiceAccount's Secrets apply to its Pods.
         friend.ok(&["patch", "serviceaccount", "default", "-p", "{\"imagePullSecrets\": [{\"name\": \"pull\"}]}"]);
         friend.reads("heir", &name, "Never", "");
         assert_eq!(registry.gets("/manifests/"), asked, "nobody had to ask");
     }
-    // All of it is kept.
+    // All of it is persistent.
     killed_and_started(&mut node);
     let [owner, thief, friend, guesser] = all.map(|namespace| Tenant { node: &node, namespace });
     friend.reads("friend2", &name, "Never", SECRET);
     owner.reads("third", &name, "IfNotPresent", SECRET);
     assert_eq!(registry.gets("/manifests/"), asked);
     thief.is_refused("never2", &pod("never2", &name, "Never", ""), "ErrImageNeverPull", &never);
-    // A record that is damaged, or was never written because the agent died before: the registry is asked, and it is mended.
+    // If a record is damaged, or missing because the agent died before writing it, the registry is asked, and it is repaired.
     let path = record(&node, &id);
     for damage in [Some("{\"image\""), None] {
         match damage {
@@ -201,7 +202,7 @@ fn what_one_tenant_has_pulled_another_does_not_get() {
     }
     assert!(registry.gets("/manifests/") > asked);
     assert_eq!(registry.gets("/blobs/"), blobs, "what is here is not fetched again");
-    // It goes with the image.
+    // It is removed with the image.
     for tenant in [owner, thief, friend, guesser] {
         tenant.delete_pods();
     }
@@ -234,7 +235,7 @@ fn what_the_operator_brings_is_for_all_and_a_policy_says_otherwise() {
         tenants[0].reads("by-hand", &name, "Never", "");
         tenants[0].reads("public", &public, "IfNotPresent", "");
         tenants[1].reads("public", &public, "Never", "");
-        // Once it is pulled by a Pod it is still the operator's gift.
+        // After a Pod has pulled it, the operator's grant remains.
         tenants[0].secret(&registry, "secret");
         tenants[0].reads("always", &name, "Always", SECRET);
         tenants[1].reads("by-hand", &name, "Never", "");

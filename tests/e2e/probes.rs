@@ -1,4 +1,4 @@
-//! Probes: what a failing or succeeding one does to containers, endpoints and traffic.
+//! Probes: effects of failure and success on containers, endpoints and traffic.
 
 use std::{
     convert::Infallible,
@@ -76,7 +76,7 @@ fn a_failing_liveness_probe_restarts_and_a_startup_probe_holds_it_off() {
     contains(&events, "Liveness probe failed: feeling unwell")
         .and(contains(&events, "Container c failed liveness probe, will be restarted"))
         .unwrap();
-    // As long as it has not started, nothing but the startup probe is asked.
+    // Until it has started, only the startup probe runs.
     let slow = ["pod", "slow"];
     node.wait_field(&slow, ".status.phase", "Running", TIMEOUT);
     eventually("its startup probe fails", TIMEOUT, || {
@@ -139,7 +139,7 @@ fn readiness_opens_and_closes_the_way_to_a_pod() {
     }
     let servers = ["http", "tcp"].map(|pod| Server::start(&node.netns_of(pod), pod, 7777));
     let service = at(&node.field(&["service", "web"], ".spec.clusterIP"), 80);
-    // A Pod that answers ten times alone is alone behind the Service, as good as certainly (1 : 1024).
+    // A Pod that responds ten times in a row is alone behind the Service, almost certainly (1 : 1024).
     let answers = |wanted: &[&str]| {
         eventually(&format!("{wanted:?} answer"), TIMEOUT, || {
             let mut heard: Vec<String> = Vec::new();
@@ -175,7 +175,7 @@ fn readiness_opens_and_closes_the_way_to_a_pod() {
     let ip = node.field(&["pod", "tcp"], ".status.podIP");
     let refused = format!("Readiness probe failed: dial tcp {ip}:8080: connect: connection refused");
     contains(&node.ok(&["events", "--for", "pod/tcp"]), &refused).unwrap();
-    // Neither was restarted for that.
+    // Neither was restarted because of that.
     assert_eq!(node.field(&["pods"], ".items[*].status.containerStatuses[0].restartCount"), "0 0");
     drop(servers);
     node.ok(&["delete", "pods", "--all"]);

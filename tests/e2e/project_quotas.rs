@@ -1,4 +1,4 @@
-//! What Pods have on a disk that counts it for them. The disk is `/dev/vdb` of the guest of `vm/`, which may be changed.
+//! Pods' disk usage on a disk with project quotas: `/dev/vdb` of the guest of `vm/`, which may be reformatted.
 
 use std::{
     fs::{self, File},
@@ -31,7 +31,7 @@ const DISK: &str = "/dev/vdb";
 const TIMEOUT: Duration = Duration::from_secs(60);
 const MIB: u64 = 1 << 20;
 
-/// Does something with the disk mounted at `at`, in a mount namespace of its own. Not outside of the guest: there is none.
+/// Runs something with the disk mounted at `at`, in a new mount namespace. Only in the guest.
 fn on_the_disk(at: &Path, act: impl FnOnce() + Send) {
     if std::env::var_os("PODWRIGHT_TEST_GUEST").is_none() {
         eprintln!("skipped: no disk with project quotas; `./dev vm` has one");
@@ -113,7 +113,7 @@ fn files_with_and_without_names(disk: &Path) {
     assert!(measure(disk, TIMEOUT).unwrap().bytes < MIB, "no walk sees it");
     assert!((4 * MIB..5 * MIB).contains(&used(&a)), "{}", used(&a));
     assert!(used(&other) < MIB);
-    // The project is somebody's for as long as the file is there.
+    // The project is in use as long as the file exists.
     [&a, &b].into_iter().for_each(|folder| fs::remove_dir_all(folder).unwrap());
     assert!(!tally(disk, project).is_unused());
     drop(file);
@@ -121,7 +121,7 @@ fn files_with_and_without_names(disk: &Path) {
     fs::remove_dir(other).unwrap();
 }
 
-/// What is copied up, and what moves between its two folders, stays within the project.
+/// Copied up files, and those moved between its two folders, stay within the project.
 fn an_overlay(disk: &Path) {
     let [lower, upper, work, merged] = ["lower", "upper", "work", "merged"].map(|name| make(disk.join(name)));
     fs::create_dir(lower.join("d")).unwrap();
@@ -141,14 +141,14 @@ fn an_overlay(disk: &Path) {
 
 fn nobody_elses_project_is_taken(disk: &Path) {
     let [theirs, ours] = ["theirs", "ours"].map(|name| make(disk.join(name)));
-    // The one that would be the first to be tried.
+    // The first candidate.
     let first = |path: &Path| {
         let count = u64::from(projects::IDS.end - projects::IDS.start);
         projects::IDS.start + u32::try_from(fs::metadata(path).unwrap().ino() % count).unwrap()
     };
     set(&theirs, Project { id: first(&ours), inherited: false }).unwrap();
     assert_eq!(give(&[&ours]), Some(first(&ours) + 1));
-    // Whoever has put the node's own folder into a project means all that is in it.
+    // If the node's own folder was put into a project, everything in it belongs to it.
     set(&theirs, Project { id: 7, inherited: true }).unwrap();
     let inner = make(theirs.join("inner"));
     assert_eq!(give(&[&inner]), None);
@@ -174,7 +174,7 @@ fn who_has_users_of_his_own_changes_nothing(disk: &Path) {
         assert_eq!(child.status().unwrap_err().raw_os_error(), Some(nix::libc::EINVAL), "{change:?}");
     }
     assert_eq!(projects::of(&own.join("sub")), Some(project));
-    // Somebody else may, and what he has left is removed all the same.
+    // Others may change it, and their changes are removed all the same.
     set(&own.join("sub"), Project::default()).unwrap();
     set(&own.join("sub/inner"), Project::default()).unwrap();
     fs::create_dir(own.join("sub/inner/most")).unwrap();
@@ -252,7 +252,7 @@ fn evictions(node: &mut TestNode, disk: &Path) {
     let different: std::collections::BTreeSet<u32> = projects.into_iter().collect();
     assert_eq!(different.len(), names.len(), "{projects:?}");
     let go = |folder: &Path| fs::write(folder.join("go"), "").unwrap();
-    // What nobody in a user namespace can do, somebody outside may have been asked for.
+    // What no process in a user namespace can do, one outside may do for it.
     set(&sub, Project::default()).unwrap();
     go(&folders[2]);
     done(node, "cheat");
@@ -293,7 +293,7 @@ spec:
   volumes: [{name: v, persistentVolumeClaim: {claimName: small}}]
 ";
 
-/// A volume of the class `local` takes no more than its claim has asked for, and more when that has grown.
+/// A volume of the class `local` is limited to its claim's request, and grows with it.
 #[test]
 fn a_volume_is_held_to_its_size() {
     let mut node = TestNode::stopped(&[]);

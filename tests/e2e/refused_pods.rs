@@ -1,5 +1,4 @@
-//! What a Pod may not have, or this host cannot give: the Pod is refused, with upstream's reason, and nothing of the host
-//! changes.
+//! What a Pod may not have, or this host cannot provide: the Pod is rejected with upstream's reason, and the host is unchanged.
 
 use std::{fs, os::unix::fs::symlink, time::Duration};
 
@@ -14,7 +13,7 @@ fn pod(name: &str, fields: &str) -> String {
     )
 }
 
-/// A sysctl that stays as it is where it is written all the same.
+/// A sysctl that is unaffected by the write, if it happens.
 fn with_sysctl(pod_name: &str, name: &str, host: &str) -> String {
     let value = fs::read_to_string(host).unwrap().trim().to_owned();
     pod(pod_name, &format!("securityContext: {{sysctls: [{{name: '{name}', value: '{value}'}}]}}"))
@@ -44,7 +43,7 @@ fn a_pod_sets_no_sysctl_of_the_host() {
         let dotted = name.replace('/', ".");
         assert_refused(&node, pod, "SysctlForbidden", &format!("forbidden sysctl: {dotted:?} not allowlisted"));
     }
-    // What is safe, and what the operator allows, is the Pod's own.
+    // Safe ones, and those allowed by the operator, are set for the Pod.
     let asked = [("net.ipv4.tcp_syncookies", "0"), ("net/core/somaxconn", "77"), ("kernel.msgmax", "4321")];
     let each = asked.map(|(name, value)| format!("{{name: {name}, value: '{value}'}}")).join(", ");
     node.apply(&pod("allowed", &format!("securityContext: {{sysctls: [{each}]}}")));
@@ -54,7 +53,7 @@ fn a_pod_sets_no_sysctl_of_the_host() {
         assert_eq!(node.ok(&["exec", "allowed", "--", "cat", &file]).trim(), value, "{name}");
         assert_ne!(fs::read_to_string(&file).unwrap().trim(), value, "{name} of the host");
     }
-    // Not even one that is allowed where the namespace is the host's.
+    // Not even an allowed one in a namespace of the host.
     let shared =
         pod("shared", "hostNetwork: true\n  securityContext: {sysctls: [{name: net.core.somaxconn, value: '77'}]}");
     let refused = node.run_with(&["apply", "-f", "-"], shared.as_bytes());
@@ -79,7 +78,7 @@ fn a_pod_that_asks_for_what_the_host_has_not_is_refused() {
     let untouched = Machine::untouched(node.dir.path());
     node.import_busybox();
     let enabled = |file: &str| fs::read_to_string(file).is_ok_and(|text| !text.starts_with('N'));
-    // Where it is, `app_armor` tests what comes of it.
+    // If enabled, `app_armor` tests it.
     if !enabled("/sys/module/apparmor/parameters/enabled") {
         let app_armor = "Cannot enforce AppArmor: AppArmor is not enabled on the host";
         node.apply(&pod("confined", "securityContext: {appArmorProfile: {type: RuntimeDefault}}"));
@@ -93,7 +92,7 @@ fn a_pod_that_asks_for_what_the_host_has_not_is_refused() {
     };
     node.apply(&pod("labelled", "securityContext: {seLinuxOptions: {level: 's0:c1,c2'}}"));
     assert_refused(&node, "labelled", "PodFeatureUnsupported", se_linux);
-    // Nobody gets by it later.
+    // No one gets it later.
     node.apply(&pod("plain", "securityContext: {appArmorProfile: {type: Unconfined}}"));
     node.wait("condition=Ready", &["pod/plain"], TIMEOUT);
     node.ok(&["delete", "pods", "--all"]);
@@ -148,7 +147,7 @@ fn a_seccomp_profile_is_a_file_of_its_folder_and_nothing_else() {
     untouched.assert_unchanged();
 }
 
-/// Upstream's kubelet has the same folders of logs, and the same limit.
+/// Upstream's kubelet has the same log folders, and the same limit.
 #[test]
 fn a_pod_whose_name_no_folder_can_have_says_so_and_goes() {
     let node = TestNode::start(&[]);

@@ -1,4 +1,4 @@
-//! What a killed node left is taken away by `podwright reset`; one that cannot start leaves nothing by itself.
+//! `podwright reset` removes what a killed node left; one that fails to start leaves nothing.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ fn reset_removes_all_that_a_killed_node_left() {
     assert!(refused.code == 1 && refused.err.contains("give --yes"), "{}", refused.all());
     let done = node.run(&["reset", "--state-dir", &dir, "--yes"]);
     assert_eq!((done.code, done.out.as_str()), (0, "nothing of the node is left\n"), "{}", done.all());
-    // The log of the process is the test's.
+    // The process's log belongs to the test.
     let left: Vec<_> = std::fs::read_dir(node.dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["up.log"], "{}", done.all());
     let again = node.run(&["reset", "--state-dir", &dir, "--yes"]);
@@ -40,7 +40,7 @@ fn reset_removes_all_that_a_killed_node_left() {
     untouched.assert_unchanged();
 }
 
-/// An isolated node whose namespace is no longer pinned: what is in the namespace of who calls is others'.
+/// An isolated node whose namespace is no longer pinned: the caller's namespace must stay untouched.
 #[test]
 fn reset_of_an_isolated_node_leaves_the_callers_network_as_it_is() {
     let mut node = TestNode::start(&[]);
@@ -49,7 +49,7 @@ fn reset_of_an_isolated_node_leaves_the_callers_network_as_it_is() {
     let netns = node.dir.path().join("network/netns");
     rustix::mount::unmount(&netns, rustix::mount::UnmountFlags::DETACH).unwrap();
     assert!(netns.exists());
-    // In a namespace of its own, which has links, routes and addresses as this node would have them on a host.
+    // In a new namespace, with links, routes and addresses like those of this node on a host.
     let script = "ip link set lo up; ip address add 10.96.0.10/32 dev lo; ip route add 10.96.0.0/16 dev lo
         look() { ip address show lo; ip route; cat /proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv4/conf/all/send_redirects; }
         before=$(look); \"$0\" reset --state-dir \"$1\" --yes && [ \"$before\" = \"$(look)\" ]";
@@ -81,7 +81,7 @@ fn reset_leaves_folders_of_others_as_they_are() {
 fn a_start_that_fails_leaves_nothing_but_what_ran_before() {
     let mut node = TestNode::stopped(&[]);
     let untouched = Machine::untouched(node.dir.path());
-    // Made after the network is, and no folder.
+    // Created after the network, and not a folder.
     let profiles = node.dir.path().join("seccomp");
     std::fs::write(&profiles, "").unwrap();
     std::fs::write(node.dir.path().join(".podwright"), "# A folder of podwright's.\n").unwrap();
@@ -89,7 +89,7 @@ fn a_start_that_fails_leaves_nothing_but_what_ran_before() {
     node.wait_ended();
     contains(&node.log(), "File exists").unwrap();
     untouched.assert_unchanged();
-    // The Pods of a killed node stay where they are, with their network.
+    // A killed node's Pods stay, with their network.
     std::fs::remove_file(&profiles).unwrap();
     node.spawn();
     node.wait_ready();
@@ -119,13 +119,13 @@ fn a_start_that_fails_leaves_nothing_but_what_ran_before() {
     untouched.assert_unchanged();
 }
 
-/// Whoever sets outside of its own namespace what a node sets is seen, one setting at a time.
+/// Setting outside of its namespace what a node sets is detected, for each setting.
 #[test]
 fn a_setting_of_the_machine_that_a_node_makes_is_seen() {
     let network = ["net/ipv4/ip_forward", "net/ipv4/conf/all/send_redirects", "net/ipv4/conf/all/rp_filter"];
     let links = ["net/ipv4/conf/lo/forwarding", "net/ipv4/conf/default/rp_filter", "net/ipv4/conf/lo/arp_ignore"];
     let rest = ["net/ipv4/ipfrag_time", "net/ipv4/ip_unprivileged_port_start", "kernel/shm_rmid_forced"];
-    // Their like, in namespaces that nobody else has.
+    // Equivalents in exclusive namespaces.
     let look = std::thread::spawn(move || {
         use nix::sched::{CloneFlags, unshare};
         unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWIPC).unwrap();

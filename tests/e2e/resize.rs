@@ -1,4 +1,4 @@
-//! Pods whose resources change while they run, by the real kubectl where there is one that can, and by our own command.
+//! Pods whose resources change while they run, through kubectl if a recent one is installed, and our own command.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ fn status(node: &TestNode, pod: &str) -> Value {
     serde_json::from_str(&node.ok(&["get", "pod", pod, "-o", "json"])).unwrap()
 }
 
-/// Waits until a container has all that it was given, and nothing is under way any more.
+/// Waits until a container has its whole allocation, and no resize is in progress.
 fn until_resized(node: &TestNode, list: &str, name: &str, limit: &str, wanted: &str) -> Value {
     let mut found = Value::Null;
     eventually(&format!("{name} has {limit} {wanted}"), TIMEOUT, || {
@@ -81,7 +81,7 @@ fn a_running_pod_is_resized_in_place() {
     patch(&node, "spec: {initContainers: [{name: side, resources: {limits: {memory: 48Mi}}}]}");
     let side = until_resized(&node, "initContainerStatuses", "side", "memory", "48Mi");
     assert_eq!(side["restartCount"], 0);
-    // The other one asks to be started anew for memory.
+    // The other one requires a restart for memory.
     patch(&node, "spec: {containers: [{name: c, resources: {limits: {memory: 80Mi}}}]}");
     let anew = until_resized(&node, "containerStatuses", "c", "memory", "80Mi");
     assert_eq!((&anew["restartCount"], &anew["lastState"]["terminated"].is_null()), (&1.into(), &false));
@@ -92,7 +92,7 @@ fn a_running_pod_is_resized_in_place() {
     }
     contains(&events, "Killing: Container c resize requires restart").unwrap();
 
-    // More than there is: it goes on with what it has. An agent that starts again knows what that is.
+    // More than available: it continues with its current resources. A restarted agent knows them.
     patch(&node, "spec: {containers: [{name: c, resources: {requests: {cpu: '5000'}, limits: {cpu: '5000'}}}]}");
     let pending = ".status.conditions[?(@.type=='PodResizePending')]";
     node.wait_field(&["pod", "web"], &format!("{pending}.reason"), "Infeasible", TIMEOUT);
@@ -115,7 +115,7 @@ fn a_running_pod_is_resized_in_place() {
     untouched.assert_unchanged();
 }
 
-/// It ends well when it is told to, and then only when it is let go.
+/// It exits well on SIGTERM, but only when released.
 const SLOW: &str = "
 apiVersion: v1
 kind: Pod
@@ -162,7 +162,7 @@ fn a_container_is_started_anew_although_the_agent_dies_before_it_ends() {
     untouched.assert_unchanged();
 }
 
-/// Nothing is noted of what such a container was started with; it is what its Pod was admitted with.
+/// The resources of such a container were not recorded; they are those of its Pod at admission.
 #[test]
 fn a_container_of_an_agent_that_could_not_resize_is_resized() {
     const RESOURCES: &str = "podwright.container.resources";
@@ -185,7 +185,7 @@ fn a_container_of_an_agent_that_could_not_resize_is_resized() {
     patch(&node, "spec: {containers: [{name: c, resources: {limits: {cpu: 400m}}}]}");
     let after = until_resized(&node, "containerStatuses", "c", "cpu", "400m");
     assert_eq!(after["containerID"], before["containerID"]);
-    // Where nothing limits anything, this tells that its cgroup was told.
+    // Without enforced limits, this shows that its cgroup was written.
     let noted: Value = serde_json::from_str(read()["labels"][RESOURCES].as_str().unwrap_or("null")).unwrap();
     assert_eq!(noted["limits"]["cpu"], "400m", "{:#}", read());
     node.ok(&["delete", "pod", "web"]);
@@ -193,7 +193,7 @@ fn a_container_of_an_agent_that_could_not_resize_is_resized() {
     untouched.assert_unchanged();
 }
 
-/// What was to start anew, and has not ended when its resize is taken back, is as it was: also for an agent after the next.
+/// A container that was to be restarted, and has not exited when its resize is reverted, is unchanged: also for later agents.
 #[test]
 fn a_container_whose_resize_is_taken_back_ends_when_it_ends() {
     let server = TestNode::server(&[]);

@@ -1,4 +1,4 @@
-//! Rollouts under load: whoever calls a Service while its Pods are replaced is answered, every time.
+//! Rollouts under load: every call to a Service is answered while its Pods are replaced.
 
 use std::{
     collections::BTreeMap,
@@ -24,25 +24,24 @@ use crate::support::{
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 const ROLLING: &str = include_str!("../../manifests/rolling-update.yaml");
-/// Each client's pause between two calls: each starts processes, and the machine has more to do.
+/// Pause between two calls of a client: each starts processes, and the machine has other work.
 const PAUSE: Duration = Duration::from_millis(25);
 
-/// What a client has heard: how often each version, and what went wrong.
+/// The results of a client: counts per version, and failures.
 #[derive(Debug, Default)]
 struct Heard {
     answers: BTreeMap<String, usize>,
     failures: Vec<String>,
 }
 
-/// Clients that call a Service over and over until they are told to stop.
+/// Clients that call a Service continuously until told to stop.
 struct Load {
     stop: Arc<AtomicBool>,
     clients: Vec<JoinHandle<Heard>>,
 }
 
 impl Load {
-    /// So many clients in each of these network namespaces.
-    /// Connections are tracked in the namespace of the node.
+    /// This many clients in each of these network namespaces. Connections are tracked in the node's namespace.
     fn start(node: &Path, from: &[PathBuf], each: usize, make: fn(SocketAddr) -> Client, to: SocketAddr) -> Load {
         let stop = Arc::new(AtomicBool::new(false));
         let namespaces = from.iter().flat_map(|netns| std::iter::repeat_n(netns, each));
@@ -87,19 +86,19 @@ fn call_on(mut client: Client, node: &Path, stop: &AtomicBool) -> Heard {
     heard
 }
 
-/// What conntrack has of a connection from this address: to whom it led, and in which state it is.
+/// The conntrack state of a connection from this address: its target and its state.
 fn tracked(from: SocketAddr) -> String {
     let table = std::fs::read_to_string("/proc/thread-self/net/nf_conntrack").unwrap_or_default();
     let ours = [format!("src={} ", from.ip()), format!("sport={} ", from.port())];
     table.lines().filter(|line| ours.iter().all(|word| line.contains(word))).collect::<Vec<_>>().join("\n")
 }
 
-/// One that speaks HTTP/1.1, and stays connected as long as the server wishes it or not at all.
+/// An HTTP/1.1 client, with persistent connections as the server allows, or without.
 struct Client {
     to: SocketAddr,
     keeps: bool,
     connection: Option<BufReader<TcpStream>>,
-    /// Its own end of the newest connection, where one was made.
+    /// Its own end of the latest connection, if any.
     from: Option<SocketAddr>,
 }
 
@@ -112,7 +111,7 @@ impl Client {
         Client { to, keeps: true, connection: None, from: None }
     }
 
-    /// The version of who answers. There is no second try: a connection that breaks is a failure.
+    /// The version that responds. Without retries: a broken connection is a failure.
     fn call(&mut self) -> std::io::Result<String> {
         let patience = Duration::from_secs(10) * slowness();
         let mut stream = match self.connection.take() {
@@ -154,7 +153,7 @@ impl Client {
     }
 }
 
-/// A node with both images, on which the manifest has come to run.
+/// A node with both images, running the manifest.
 fn node(manifest: &str) -> TestNode {
     let node = TestNode::start(&[]);
     for image in ["localhost/busybox:1", "localhost/busybox:2"] {
@@ -172,7 +171,7 @@ fn rolled(node: &TestNode) {
     assert_eq!(told.lines().last(), Some("deployment \"web\" successfully rolled out"), "{told}");
 }
 
-/// `rollout undo` as the real kubectl does it, or podwright where there is none.
+/// `rollout undo` by the real kubectl, or podwright if there is none.
 fn kubectl_undoes(node: &TestNode) {
     let args = ["-n", "rolling", "rollout", "undo", "deployment/web"];
     let Some(kubectl) = crate::kubectl::newest() else { return drop(node.ok(&args)) };
@@ -182,13 +181,13 @@ fn kubectl_undoes(node: &TestNode) {
     assert!(said.status.success(), "{said:?}");
 }
 
-/// What callers hear from everywhere once nothing changes any more.
+/// The responses from everywhere in a stable state.
 fn now(node: &TestNode, netns: &Path) -> String {
     let to = at(&node.field(&["-n", "rolling", "service", "web"], ".spec.clusterIP"), 80);
     within(netns, || Client::brief(to).call()).unwrap()
 }
 
-/// There and back, by both clients and both kinds of change, under the load of such clients.
+/// Forward and back, by both clients and both kinds of change, under the load of such clients.
 fn rolls_unnoticed(manifest: &str, client: fn(SocketAddr) -> Client, each: usize) {
     let node = node(manifest);
     let untouched = Machine::untouched(node.dir.path());
@@ -197,7 +196,7 @@ fn rolls_unnoticed(manifest: &str, client: fn(SocketAddr) -> Client, each: usize
     let load = Load::start(&node.netns(), &[visitor.clone(), node.netns()], each, client, service);
     let version = |wanted: &str| {
         rolled(&node);
-        // The status may be there before the node has followed.
+        // The status may precede the node's update.
         eventually("everybody hears it", Duration::from_secs(10), || match now(&node, &visitor) {
             version if version == wanted => Ok(()),
             version => Err(version),
@@ -232,7 +231,7 @@ fn nobody_who_calls_anew_notices_a_rollout() {
     rolls_unnoticed(ROLLING, Client::brief, 6);
 }
 
-/// A server whose connections stay open until it is about to end: then it asks its clients to come by another one.
+/// A server that keeps connections open until it is about to end: then it asks its clients to reconnect.
 const TALKER: &str = r#"
               cat >/www/talk <<'END'
               #!/bin/sh

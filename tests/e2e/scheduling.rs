@@ -1,4 +1,4 @@
-//! Where real Pods go: preemption on one node, topology spread over several, profiles from a file.
+//! Scheduling of real Pods: preemption on one node, topology spread over several, profiles from a file.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ fn an_important_pod_takes_the_place_of_another() {
     eventually("the event", TIMEOUT, || {
         contains(&node.ok(&["-n", "preemption", "events", "--for", "pod/filler"]), "on node n1")
     });
-    // An equal one waits, and is told that it is no use to wait for this node's Pods to be deleted for it.
+    // An equal one waits, and reports that preemption on this node does not help.
     let late = std::fs::read_to_string(manifest("preemption.yaml")).unwrap();
     let late = late.split("---").find(|part| part.contains("name: filler\n  namespace")).unwrap();
     node.apply(late);
@@ -56,7 +56,7 @@ fn pods_are_spread_over_zones() {
         server.field(&pods, ".items[*].metadata.name").split_whitespace().count()
     };
     assert_eq!((on("n1") + on("n2"), on("n3")), (2, 2));
-    // With zone b closed a new one would be the second too many in a.
+    // With zone b cordoned a new one would exceed the skew in a.
     server.ok(&["cordon", "n3"]);
     server.ok(&["-n", "spread", "scale", "deployment/web", "--replicas=6"]);
     eventually("one has no place", TIMEOUT, || {

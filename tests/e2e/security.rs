@@ -1,4 +1,4 @@
-//! What a container may and is, as it sees itself.
+//! A container's privileges and identity, as seen from inside.
 
 use std::{fs, path::PathBuf, time::Duration};
 
@@ -46,10 +46,10 @@ spec:
   containers: [{name: c, image: 'localhost/busybox:1', command: [sleep, '1000'], securityContext: {privileged: true}}]
 ";
 
-/// containerd's default set, and NET_BIND_SERVICE alone.
+/// containerd's default set, and only NET_BIND_SERVICE.
 const DEFAULT_CAPABILITIES: &str = "00000000a80425fb";
 const BIND_ALONE: &str = "0000000000000400";
-/// A device of the host, which anybody whom device rules do not hold may open for writing.
+/// A host device that any process without device rules may open for writing.
 const KERNEL_LOG: &str = "mknod /log c 1 11 && true > /log";
 
 #[test]
@@ -61,7 +61,7 @@ fn a_container_is_what_its_security_context_says() {
     node.wait("condition=Ready", &["pods", "--all"], TIMEOUT);
     let inside = |pod: &str, script: &str| node.run(&["exec", pod, "-c", "c", "--", "sh", "-c", script]);
     let main = |pod: &str| {
-        // The container's own process, as the kernel has it.
+        // The container's own process, as read from the kernel.
         let found: serde_json::Value = serde_json::from_str(&node.ok(&["inspect", "pod", pod, "-o", "json"])).unwrap();
         let all = found["containers"].as_array().unwrap();
         let pid = all.iter().find(|c| c["name"] == "c").unwrap()["pid"].as_u64().unwrap();
@@ -71,7 +71,7 @@ fn a_container_is_what_its_security_context_says() {
             line.unwrap_or_default().to_owned()
         }
     };
-    // As it comes: root with containerd's capabilities, seccomp, masked and read-only parts of /proc and /sys.
+    // Default: root with containerd's capabilities, seccomp, masked and read-only parts of /proc and /sys.
     let plain = main("plain");
     assert_eq!([plain("CapEff"), plain("CapBnd")], [DEFAULT_CAPABILITIES; 2]);
     assert_eq!([plain("Seccomp"), plain("NoNewPrivs")], ["2", "0"]);
@@ -87,19 +87,19 @@ fn a_container_is_what_its_security_context_says() {
     {
         assert_ne!(inside("plain", refused).code, 0, "{refused}");
     }
-    // As it was asked for.
+    // As requested.
     let strict = main("strict");
     assert_eq!([strict("CapBnd"), strict("CapEff")], [BIND_ALONE.to_owned(), "0000000000000000".to_owned()]);
     assert_eq!(
         [strict("NoNewPrivs"), strict("Uid"), strict("Gid")],
         ["1", "1000\t1000\t1000\t1000", "3000\t3000\t3000\t3000"]
     );
-    // The primary one among them: who sets another one does not get rid of it.
+    // Including the primary one: setting another one does not drop it.
     assert_eq!(strict("Groups"), "3000 4000");
     for (script, said) in [
         ("id -u; id -g; pwd; echo $C; hostname", "1000\n3000\n/var\nbc\ninner\n"),
         ("cat /proc/sys/net/ipv4/ip_unprivileged_port_start", "7\n"),
-        // One process namespace: pause, and the neighbour's process.
+        // A shared PID namespace: pause, and the neighbour's process.
         ("ps -o args | grep -c '[s]leep 2000'", "1\n"),
         ("grep friend /etc/hosts", "192.0.2.9\tfriend\n"),
     ] {
@@ -108,7 +108,7 @@ fn a_container_is_what_its_security_context_says() {
     contains(&inside("strict", "cat /etc/resolv.conf").out, "timeout:3").unwrap();
     assert_ne!(inside("strict", "touch /var/x").code, 0, "the root file system is read-only");
     assert_eq!(node.run(&["exec", "strict", "-c", "beside", "--", "id", "-u"]).out, "1000\n");
-    // Privileged and on the node's network.
+    // Privileged and with the node's network.
     let mighty = main("mighty");
     assert_eq!([mighty("Seccomp"), mighty("NoNewPrivs")], ["0", "0"]);
     assert_ne!(mighty("CapEff"), DEFAULT_CAPABILITIES);
@@ -123,7 +123,7 @@ fn a_container_is_what_its_security_context_says() {
     untouched.assert_unchanged();
 }
 
-/// One that tries all the time, and one that may.
+/// One that tries continuously, and one that is allowed.
 const TRYING: &str = "
 apiVersion: v1
 kind: Pod
@@ -169,7 +169,7 @@ fn containers_of_an_agent_that_knew_no_device_rules_are_held_to_them_by_the_next
         return;
     }
     now("refused");
-    // As an agent leaves them that knows no such programs: none attached, nothing recorded of them.
+    // As left by an agent without device filters: none attached, none recorded.
     node.kill();
     devices::detach(&cgroup);
     let mut records = 0;
@@ -182,7 +182,7 @@ fn containers_of_an_agent_that_knew_no_device_rules_are_held_to_them_by_the_next
     }
     assert_eq!(records, 2);
     now("open");
-    // The next one finds them; the processes that run are held from then on, the privileged ones are not.
+    // The next one finds them; running processes are restricted from then on, except privileged ones.
     for _ in 0..2 {
         node.spawn();
         node.wait_ready();
@@ -199,7 +199,7 @@ fn containers_of_an_agent_that_knew_no_device_rules_are_held_to_them_by_the_next
         });
         contains(&inside("plain", "true > /log").err, "Operation not permitted").unwrap();
         assert_eq!(inside("mighty", "test -e /log || mknod /log c 1 11; true > /log").code, 0);
-        // And found again it is not held twice.
+        // Found again, it is not attached twice.
         node.kill();
     }
     node.spawn();

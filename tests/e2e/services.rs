@@ -1,4 +1,4 @@
-//! Services as Pods, the node and hosts beside it meet them: addresses, ports, policies, names.
+//! Services as seen by Pods, the node and hosts beside it: addresses, ports, policies, names.
 
 use std::{
     collections::BTreeSet,
@@ -39,7 +39,7 @@ fn service(name: &str, spec: &str) -> String {
     )
 }
 
-/// A node with Pods that answer with their names, and one that asks.
+/// A node with Pods that respond with their names, and a client.
 struct World {
     servers: Vec<Server>,
     client: PathBuf,
@@ -78,7 +78,7 @@ impl World {
     }
 }
 
-/// Waits until a dozen questions are answered by exactly these: `name address` of who answers and whom it sees.
+/// Waits until a dozen requests get exactly these responses: `name address` of the server and the client it sees.
 #[track_caller]
 fn answered(from: &Path, address: SocketAddr, wanted: &[&str]) {
     answered_by(|| ask(from, address), wanted);
@@ -117,12 +117,12 @@ fn node_ports_and_traffic_policies_for_a_host_beside_the_node() {
     let ports = ["open", "local", "empty"].map(|name| world.node_port(name));
     assert!(ports.iter().all(|p| (30000..32768).contains(p)), "{ports:?}");
     let [open, local, empty] = ports.map(|port| at(&node_ip, port));
-    // The endpoints are on this node, so nobody's source is hidden from them.
+    // The endpoints are on this node, so they see the source address.
     let seen = Outside::ADDRESS;
     let both = [&*format!("one {seen}"), &*format!("two {seen}")];
     answered(&host.netns, open, &both);
     answered(&host.netns, local, &both);
-    // The node's address on the link between them is one of its own as well.
+    // The node's address on the link between them is its own as well.
     answered(&host.netns, at("192.168.77.1", open.port()), &both);
     refused(&host.netns, empty);
     refused(client, empty);
@@ -136,7 +136,7 @@ fn node_ports_and_traffic_policies_for_a_host_beside_the_node() {
     let cluster_ip = at(&world.ip("service", "open"), 80);
     answered(client, cluster_ip, &[&format!("one {pod_ip}"), &format!("two {pod_ip}")]);
     answered(&node.netns(), cluster_ip, &[&format!("one {node_ip}"), &format!("two {node_ip}")]);
-    // An endpoint elsewhere: callers outside do not reach it where the policy is Local, callers inside do.
+    // A remote endpoint: outside callers do not reach it with the Local policy, inside callers do.
     let far = Server::start(&host.netns, "far", PORT);
     node.apply(&service("mixed", "type: NodePort, externalTrafficPolicy: Local").replace("selector: {app: web}, ", ""));
     let (host_name, one_ip) = (node.field(&["nodes"], ".items[0].metadata.name"), world.ip("pod", "one"));
@@ -152,7 +152,7 @@ fn node_ports_and_traffic_policies_for_a_host_beside_the_node() {
     let mixed = at(&node_ip, world.node_port("mixed"));
     answered(client, at(&world.ip("service", "mixed"), 80), &[&format!("one {pod_ip}"), "far 192.168.77.1"]);
     answered(&host.netns, mixed, &both[..1]);
-    // The way out of a Pod: under the node's address.
+    // A Pod's outgoing traffic has the node's address.
     answered(client, at(seen, PORT), &["far 192.168.77.1"]);
     node.apply(&slice(""));
     eventually("without an endpoint here there is silence", TIMEOUT, || match ask(&host.netns, mixed) {
@@ -160,7 +160,7 @@ fn node_ports_and_traffic_policies_for_a_host_beside_the_node() {
         other => Err(format!("{other:?}")),
     });
     drop(far);
-    // Without any endpoint all is refused.
+    // Without any endpoint all are refused.
     node.ok(&["label", "pods", "-l", "app=web", "--overwrite", "app=away"]);
     refused(&host.netns, local);
     refused(&host.netns, open);
@@ -176,7 +176,7 @@ fn node_ports_and_traffic_policies_for_a_host_beside_the_node() {
     world.end();
 }
 
-/// A hand-made slice of a Service: who is where.
+/// A manual slice of a Service with these placements.
 fn slice(service: &str, endpoints: &[(&str, &str)]) -> String {
     let endpoint = |(ip, node): &(&str, &str)| format!("{{addresses: [{ip}], nodeName: {node}}}");
     let endpoints: Vec<String> = endpoints.iter().map(endpoint).collect();
@@ -203,7 +203,7 @@ fn internal_traffic_stays_on_the_node_where_the_policy_says_so() {
     answered(client, any, &[&said("here"), &said("there")]);
     answered(client, near, &[&said("here")]);
     eventually("the node itself is led to it, too", TIMEOUT, || contains(&ask(&node.netns(), near)?, "here "));
-    // What has endpoints elsewhere alone is silent, and does not refuse.
+    // With only remote endpoints it drops instead of refusing.
     place(&[(&there, "elsewhere")]);
     answered(client, any, &[&said("there")]);
     eventually("without an endpoint here there is silence", TIMEOUT, || match ask(client, near) {
@@ -253,7 +253,7 @@ fn affinity_hairpin_and_the_clients_of_a_vanished_endpoint() {
     let pod_ip = world.ip("pod", "client");
     let all = ["one", "two", "three"].map(|name| format!("{name} {pod_ip}"));
     answered(&client, web, &all.each_ref().map(String::as_str));
-    // A Pod behind the Service reaches itself too; then it sees another address than its own.
+    // A Pod behind the Service reaches itself too; then it sees another source address.
     let own = node.netns_of("one");
     let own_ip = world.ip("pod", "one");
     eventually("a Pod is answered by all, itself too", TIMEOUT, || {
@@ -266,7 +266,7 @@ fn affinity_hairpin_and_the_clients_of_a_vanished_endpoint() {
     for _ in 0..20 {
         assert_eq!(ask(&client, sticky).as_ref(), Ok(&first));
     }
-    // One UDP socket keeps to its endpoint; when that has gone, another answers the same socket.
+    // A UDP socket keeps its endpoint; when that is gone, another one answers the same socket.
     let socket = within(&client, || UdpSocket::bind("0.0.0.0:0").unwrap());
     let chosen = eventually("UDP is answered", TIMEOUT, || ask_udp(&socket, web));
     assert_eq!(ask_udp(&socket, web).as_ref(), Ok(&chosen));
@@ -278,7 +278,7 @@ fn affinity_hairpin_and_the_clients_of_a_vanished_endpoint() {
         let answer = ask_udp(&socket, web)?;
         if answer == chosen { Err(answer) } else { Ok(()) }
     });
-    // The sticky client moves only if its own endpoint was the one.
+    // The sticky client only moves if its own endpoint was removed.
     let then = eventually("the sticky Service answers on", TIMEOUT, || ask(&client, sticky));
     assert!(then == first || first == chosen, "{first} became {then}, though {gone} went");
     node.ok(&["delete", "pods", "-l", "app=web"]);
@@ -287,7 +287,7 @@ fn affinity_hairpin_and_the_clients_of_a_vanished_endpoint() {
     world.end();
 }
 
-/// Two Pods of a headless Service, with names of their own.
+/// Two Pods of a headless Service, with host names.
 const HEADLESS: &str = "
 apiVersion: v1
 kind: Service
@@ -337,7 +337,7 @@ fn names_of_services_and_pods() {
     expect("db.default.svc.cluster.local", &[&ips[0], &ips[1]]);
     expect("a.db.default.svc.cluster.local", &[&ips[0]]);
     expect(&format!("{}.default.pod.cluster.local", ips[1].replace('.', "-")), &[&ips[1]]);
-    // Short names are found by the Pod's search path.
+    // Short names are resolved through the Pod's search path.
     for (name, ip) in [("front", &front), ("front.default", &front), ("b.db", &ips[1])] {
         let script = format!("nc -w 2 {name} 1 2>&1; ping -c 1 -w 1 {name} 2>&1 | head -n 1");
         eventually(&format!("{name} resolves"), TIMEOUT, || {
@@ -353,19 +353,19 @@ fn names_of_services_and_pods() {
     contains(&look("ptr", &reversed(&front)), "name = front.default.svc.cluster.local").unwrap();
     contains(&look("ptr", &reversed(&ips[0])), "name = a.db.default.svc.cluster.local").unwrap();
     contains(&look("a", "nobody.default.svc.cluster.local"), "NXDOMAIN").unwrap();
-    // The Pod's own name, and its siblings', as its files say.
+    // The Pod's own name, and its siblings', according to its files.
     assert_eq!(node.ok(&["exec", "a", "--", "hostname", "-f"]).trim(), "a.db.default.svc.cluster.local");
     let resolv = node.ok(&["exec", "client", "--", "cat", "/etc/resolv.conf"]);
     contains(&resolv, "nameserver 10.96.0.10\n")
         .and(contains(&resolv, "search default.svc.cluster.local svc.cluster.local cluster.local"))
         .and(contains(&resolv, "options ndots:5"))
         .unwrap();
-    // A Pod that leaves takes its name with it.
+    // A deleted Pod's name is removed.
     node.ok(&["delete", "pod", "b"]);
     expect("db.default.svc.cluster.local", &[&ips[0]]);
     expect("b.db.default.svc.cluster.local", &[]);
 
-    // A Service without a selector goes where its hand-made slice says.
+    // A Service without a selector follows its manual slice.
     let ip = &ips[0];
     node.apply(&format!(
         "{{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {{name: by-hand-1, labels: {{kubernetes.io/service-name: by-hand}}}}, \

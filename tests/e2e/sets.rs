@@ -1,4 +1,4 @@
-//! StatefulSets and DaemonSets with real Pods, as their manifests promise it.
+//! StatefulSets and DaemonSets with real Pods, as described in their manifests.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -42,7 +42,7 @@ fn a_stateful_sets_pods_keep_their_names_and_their_order() {
         assert_eq!(told.lines().last(), Some(expected.as_str()), "{told}");
     };
     rolled(3);
-    // One after the other: whole seconds tell no more than that none was made before the one before it was ready.
+    // One after the other: with a resolution of seconds, none was created before the previous one was ready.
     let first = pods(&node, "stateful", "app=web");
     let names: Vec<&str> = first.iter().map(|pod| pod["metadata"]["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["web-0", "web-1", "web-2"]);
@@ -130,7 +130,7 @@ fn a_daemon_set_has_a_pod_on_every_node() {
         let told = watch(&["rollout", "status", "daemonset/watcher", "--timeout", "60s"]);
         assert_eq!(told.lines().last(), Some("daemon set \"watcher\" successfully rolled out"), "{told}");
     };
-    // The nodes with a Pod that is ready and stays.
+    // Nodes with a ready Pod that is not terminating.
     let nodes = || -> BTreeSet<String> {
         let pods = pods(&server, "watch", "app=watcher");
         let stays = pods.iter().filter(|pod| pod["metadata"]["deletionTimestamp"].is_null());
@@ -164,7 +164,7 @@ fn a_daemon_set_has_a_pod_on_every_node() {
     rolled();
     reach("a Pod on each node", &["n1", "n2", "n3"]);
     eventually("they are of the new template", TIMEOUT, || {
-        // One that was listed may be gone before its log is read.
+        // A listed one may be gone before its log is read.
         let said = server.run(&["-n", "watch", "logs", "-l", "app=watcher"]).all();
         ["n1", "n2", "n3"].iter().try_for_each(|node| contains(&said, &format!("watching again over {node}")))
     });

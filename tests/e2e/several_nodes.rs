@@ -1,4 +1,4 @@
-//! Isolated nodes side by side: the same addresses, and nothing in common.
+//! Isolated nodes side by side: the same addresses, and nothing shared.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -67,13 +67,13 @@ fn nodes_side_by_side_share_addresses_and_nothing_else() {
         }
     };
     (0..3).for_each(|i| answers(&clients[i], &format!("node{i}")));
-    // What one is told, no other hears.
+    // Objects of one are not visible to others.
     nodes[0].apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: mine}}");
     assert_eq!(nodes[1].run(&["get", "cm", "mine"]).code, 1);
     let ids = |node: &TestNode| node.field(&["pods"], ".items[*].status.containerStatuses[0].containerID");
     let before = [ids(&nodes[1]), ids(&nodes[2])];
 
-    // One ends in order, one is killed; the third notices nothing.
+    // One ends regularly, one is killed; the third is unaffected.
     servers[0] = None;
     let first = nodes.remove(0);
     drop(first);
@@ -82,7 +82,7 @@ fn nodes_side_by_side_share_addresses_and_nothing_else() {
     answers(&clients[2], "node2");
     assert_eq!(ids(&nodes[1]), before[1]);
     assert_eq!(nodes[1].field(&["pods"], ".items[*].status.containerStatuses[0].restartCount"), "0 0");
-    // The killed one's Pods still serve, and are found again beside the others.
+    // The killed one's Pods keep serving, and are recovered beside the others.
     answers(&clients[1], "node1");
     nodes[0].spawn();
     nodes[0].wait_ready();

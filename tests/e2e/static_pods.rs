@@ -1,4 +1,4 @@
-//! Static Pods: manifests in a folder of the node, shown by mirror Pods.
+//! Static Pods: manifests in a folder of the node, represented by mirror Pods.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -19,7 +19,7 @@ spec:
     )
 }
 
-/// As editors and `mv` do it: whole or not at all.
+/// Atomic, as editors and `mv` do it.
 fn put(folder: &Path, name: &str, text: &str) {
     let hidden = folder.join(format!(".{name}"));
     fs::write(&hidden, text).unwrap();
@@ -46,7 +46,7 @@ fn a_file_is_a_pod_and_its_mirror_only_shows_it() {
     let (id, uid) = (container(), node.field(&pod, ".metadata.uid"));
     assert!(!id.is_empty());
 
-    // Deleting the mirror kills nothing: it comes again and shows the same container.
+    // Deleting the mirror stops nothing: it is recreated and shows the same container.
     node.ok(&["delete", "pod", "web-n1", "--wait=false"]);
     eventually("the mirror comes again", TIMEOUT, || {
         let answer = node.run(&["get", "pod", "web-n1", "-o", "jsonpath={.metadata.uid}"]);
@@ -55,10 +55,10 @@ fn a_file_is_a_pod_and_its_mirror_only_shows_it() {
     node.wait("condition=Ready", &["pod/web-n1"], TIMEOUT);
     assert_eq!(container(), id);
     assert_eq!(node.field(&pod, ".status.containerStatuses[0].restartCount"), "0");
-    // exec and logs go through the mirror to the same container.
+    // exec and logs work through the mirror.
     assert_eq!(node.ok(&["exec", "web-n1", "--", "hostname"]).trim(), "web-n1");
 
-    // Bad files are told and harm nothing; hidden ones and other endings are no manifests.
+    // Bad files are reported and harmless; hidden ones and other suffixes are ignored.
     put(&folder, "bad.yaml", "kind: [");
     put(&folder, "deployment.yaml", "{apiVersion: apps/v1, kind: Deployment, metadata: {name: x}}");
     put(&folder, "typo.yaml", &manifest("x").replace("name: web", "name: typo").replace("containers:", "container:"));
@@ -87,7 +87,7 @@ fn a_file_is_a_pod_and_its_mirror_only_shows_it() {
     node.wait("condition=Ready", &["pod/web-n1"], TIMEOUT);
     assert_eq!(node.field(&pod, ".status.containerStatuses[0].containerID"), id);
 
-    // Another content is another Pod; no file is no Pod.
+    // Changed content makes another Pod; a removed file removes the Pod.
     put(&folder, "web.yaml", &manifest("other"));
     eventually("the new one speaks", TIMEOUT, || contains(&node.run(&["logs", "web-n1"]).out, "other"));
     assert_ne!(node.field(&pod, ".status.containerStatuses[0].containerID"), id);

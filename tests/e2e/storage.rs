@@ -1,4 +1,4 @@
-//! PersistentVolumes under real Pods: what survives them, where they pull them, who may share them, and devices.
+//! PersistentVolumes with real Pods: persistence, scheduling constraints, sharing, and devices.
 
 use std::{fs, path::Path, process::Command, time::Duration};
 
@@ -21,7 +21,7 @@ fn a_stateful_set_comes_back_to_its_claims_where_its_volumes_are() {
     eventually(why, TIMEOUT, || contains(&server.ok(&["-n", "storage", "events", "--for", "pod/journal-0"]), why));
     let waiting = server.ok(&["-n", "storage", "events", "--for", "pvc/data-journal-0"]);
     contains(&waiting, "waiting for first consumer to be created before binding").unwrap();
-    // Of two nodes one reaches the volumes.
+    // One of two nodes reaches the volumes.
     server.ok(&["label", "node", "n2", "disk=here"]);
     server.ok(&["-n", "storage", "rollout", "status", "statefulset/journal", "--timeout=60s"]);
     assert_eq!(server.field(&["-n", "storage", "pods"], ".items[*].spec.nodeName"), "n2 n2");
@@ -38,7 +38,7 @@ fn a_stateful_set_comes_back_to_its_claims_where_its_volumes_are() {
     });
     assert_ne!(server.field(&["-n", "storage", "pod", "journal-0"], ".metadata.uid"), uid);
     assert_eq!(server.field(&claim, ".spec.volumeName"), volume);
-    // A claim in use stays; what was written stays without claims.
+    // A claim in use stays; written data survives without claims.
     server.ok(&["-n", "storage", "delete", "pvc", "data-journal-0", "--wait=false"]);
     assert!(!server.field(&claim, ".metadata.deletionTimestamp").is_empty());
     server.ok(&["-n", "storage", "delete", "statefulset", "journal"]);
@@ -144,7 +144,7 @@ fn local_volumes_are_mounted_and_mapped_as_their_claims_say() {
         fs::create_dir(folder.path().join(name)).unwrap();
     }
     fs::write(folder.path().join("shared/old"), "old").unwrap();
-    // The reader comes first: it has the volume, but says nothing of whose its files are.
+    // The reader comes first: it uses the volume, but does not decide its files' owner.
     let [reader, others] = local(folder.path());
     node.apply(&reader);
     node.wait("condition=Ready", &["pod/reader"], TIMEOUT);
@@ -153,7 +153,7 @@ fn local_volumes_are_mounted_and_mapped_as_their_claims_say() {
         node.wait("condition=Ready", &[&format!("pod/{name}")], TIMEOUT);
     }
     let inside = |node: &TestNode, pod: &str, script: &str| node.run(&["exec", pod, "--", "sh", "-c", script]);
-    // The Pods' group may write what was root's, and what is made belongs to it.
+    // The Pods' group may write root's files, and new ones belong to it.
     let written = inside(&node, "writer", "echo new >> /v/old && touch /v/fresh && stat -c %g /v/old /v/fresh");
     assert_eq!((written.out.as_str(), written.err.as_str()), ("4242\n4242\n", ""));
     assert_eq!(inside(&node, "reader", "cat /v/old").out, "oldnew\n");
@@ -167,7 +167,7 @@ fn local_volumes_are_mounted_and_mapped_as_their_claims_say() {
         eventually(why, TIMEOUT, || contains(&node.ok(&["events", "--for", &format!("pod/{pod}")]), why));
     };
     told(&node, "mistaken", "volume v has volumeMode Block, but is specified in volumeMounts");
-    // One Pod alone; where the scheduler has no say, the node looks to it.
+    // Only one Pod; if the scheduler is bypassed, the node enforces it.
     let second = "
 apiVersion: v1
 kind: Pod
@@ -186,7 +186,7 @@ spec:
     let forced = second.replace("name: second", "name: forced").replace("spec:", "spec:\n  nodeName: n1");
     node.apply(&forced);
     told(&node, "forced", "volume uses the ReadWriteOncePod access mode and is already in use by another pod");
-    // What is mounted stays with the Pod when its agent is another.
+    // Mounts stay with the Pod across agents.
     node.kill();
     node.spawn();
     node.wait_ready();
@@ -222,7 +222,7 @@ spec:
   volumes: [{name: v, persistentVolumeClaim: {claimName: alone}}]
 ";
 
-/// A Pod that has ended lets go of its volumes, also when no agent was there to see it end.
+/// An ended Pod releases its volumes, even if no agent observed its end.
 #[test]
 fn a_volume_of_a_pod_that_ended_without_an_agent_is_free() {
     let mut node = TestNode::start(&["--node-name", "n1"]);
@@ -263,7 +263,7 @@ spec:
     storageClassName: '', accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}}}]
 ";
 
-/// A node with an identity of its own, which may read its Pods' claims and volumes one by one.
+/// A node with its own identity, which may get its Pods' claims and volumes one by one.
 #[test]
 fn a_pod_waits_on_its_node_for_the_claim_of_its_own() {
     let server = TestNode::server(&["--listen", "127.0.0.1:0"]);
@@ -296,7 +296,7 @@ spec:
         folder.path().display()
     ));
     server.wait("condition=Ready", &["pod/early"], TIMEOUT);
-    // Deleted in the foreground the Pod waits for its claim, and the claim not for the Pod.
+    // With foreground deletion the Pod waits for its claim, and the claim not for the Pod.
     server.ok(&["delete", "pod", "early", "--cascade=foreground"]);
     assert_eq!(server.run(&["get", "pvc", "early-v"]).code, 1, "it goes with its Pod");
     eventually("nobody can delete it", TIMEOUT, || {

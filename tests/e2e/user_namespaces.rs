@@ -1,4 +1,4 @@
-//! Pods with users of their own: who they are inside and outside, whose their files are, and that no two are the same.
+//! Pods with user namespaces: their identity inside and outside, ownership of their files, and distinct ranges.
 
 use std::{
     fs,
@@ -14,7 +14,7 @@ use crate::support::{TestNode, contains, eventually, leftovers::Machine};
 const TIMEOUT: Duration = Duration::from_secs(30);
 const IDS: u64 = 65536;
 
-/// A node; `None`, said aloud and checked, where its host cannot give users of their own.
+/// A node; `None`, with a message and verified, if its host does not support user namespaces.
 fn node() -> Option<TestNode> {
     let node = TestNode::start(&[]);
     node.import_busybox();
@@ -40,7 +40,7 @@ fn sleeper(name: &str, fields: &str) -> String {
     )
 }
 
-/// The first id that a Pod's users have on the host, as its processes have it.
+/// The first host id of a Pod's users, from its processes.
 fn first_id(node: &TestNode, pod: &str) -> u64 {
     let map = node.ok(&["exec", pod, "-c", "c", "--", "cat", "/proc/self/uid_map", "/proc/self/gid_map"]);
     let lines: Vec<Vec<u64>> =
@@ -51,7 +51,7 @@ fn first_id(node: &TestNode, pod: &str) -> u64 {
     lines[0][1]
 }
 
-/// The status of a container's first process, as the host sees it.
+/// The status of a container's first process, as seen by the host.
 fn outside(node: &TestNode, pod: &str) -> impl Fn(&str) -> String + use<> {
     let found: Value = serde_json::from_str(&node.ok(&["inspect", "pod", pod, "-o", "json"])).unwrap();
     let all = found["containers"].as_array().unwrap();
@@ -75,7 +75,7 @@ metadata: {name: sec}
 stringData: {word: hidden}
 ";
 
-/// One of each kind of volume; the second container is somebody, in a group that owns what can be owned.
+/// One of each kind of volume; the second container has a non-root user, in a group that owns the files.
 fn all_volumes(host: &str) -> String {
     format!(
         "
@@ -169,7 +169,7 @@ fn files_belong_inside_to_whom_they_belong_outside() {
     contains(&inside("stat -c '%u %g' /etc/hosts /etc/resolv.conf /etc/hostname / /bin/busybox"), "0 0").unwrap();
     assert!(!inside("stat -c %u /etc/hosts /etc/resolv.conf /etc/hostname / /bin /proc/self/").contains("65534"));
     assert!(!inside("cat /all/token").is_empty());
-    // What it writes is root's outside as well, and its group's where the volume is.
+    // Its files belong to the mapped root outside, and to its group in the volume.
     let uid = node.field(&["pod", "own"], ".metadata.uid");
     let empty_dir = node.dir.path().join("pods").join(uid).join("volumes/shared");
     for (inner, outer, group) in [
@@ -184,7 +184,7 @@ fn files_belong_inside_to_whom_they_belong_outside() {
     }
     inside("echo x > /memory/x && chown 1000:3000 /memory/x /shared/x");
     assert_eq!(fs::metadata(empty_dir.join("x")).unwrap().uid(), 1000);
-    // Somebody reads what the group may, and no more.
+    // A non-root user reads what the group may, and no more.
     for (script, allowed) in [
         ("cat /cm/word /sec/word /all/token /down/labels", true),
         ("echo > /shared/user && echo > /disk/user && echo > /below/user && echo > /memory/user", true),
@@ -200,7 +200,7 @@ fn files_belong_inside_to_whom_they_belong_outside() {
     untouched.assert_unchanged();
 }
 
-/// Pod Security lets it be root, and outside it is nobody.
+/// Pod Security allows root inside, as it is unprivileged outside.
 const RESTRICTED: &str = "
 apiVersion: v1
 kind: Namespace
@@ -252,7 +252,7 @@ fn root_inside_is_nobody_outside() {
         assert_eq!(seen("Uid"), [first.to_string().as_str(); 4].join("\t"), "{pod}");
         assert_eq!(seen("Gid"), [first.to_string().as_str(); 4].join("\t"), "{pod}");
     }
-    // Whatever it may inside, it has no rights on what is the host's; nothing here changes anything where it is allowed.
+    // Whatever its capabilities inside, it has none over the host's objects; if permitted, these calls would change nothing.
     for script in [
         "cat /proc/sys/kernel/core_pattern > /tmp/p && cat /tmp/p > /proc/sys/kernel/core_pattern",
         "cat /proc/sys/vm/swappiness > /tmp/p && cat /tmp/p > /proc/sys/vm/swappiness",
@@ -265,7 +265,7 @@ fn root_inside_is_nobody_outside() {
         let answer = node.run(&["exec", "mighty", "--", "sh", "-c", script]);
         assert_ne!(answer.code, 0, "{script}: {}", answer.all());
     }
-    // An id that it does not have is refused, not another one taken.
+    // An unmapped id is refused, not replaced.
     eventually("the Pod with an id of no user waits", TIMEOUT, || {
         let message = node.field(&["pod", "far"], ".status.containerStatuses[0].state.waiting.message");
         contains(&message, "id 65536 is not mapped in the Pod's user namespace")
@@ -290,7 +290,7 @@ fn a_range_is_one_pods_alone_and_outlives_the_agent() {
     sorted.sort_unstable();
     assert!(sorted.windows(2).all(|pair| pair[0] + IDS <= pair[1]), "{sorted:?}");
     assert!(sorted[0] >= IDS);
-    // Another agent knows who has what.
+    // Another agent knows the ranges.
     node.kill();
     node.spawn();
     node.wait_ready();
@@ -300,7 +300,7 @@ fn a_range_is_one_pods_alone_and_outlives_the_agent() {
     let late = first_id(&node, "late");
     assert!(before.iter().all(|first| first.abs_diff(late) >= IDS), "{late} {before:?}");
     assert_eq!(node.field(&["pod", "p0"], ".status.containerStatuses[0].restartCount"), "0");
-    // Who was not asked has none of it.
+    // Pods that do not request it are unaffected.
     node.apply(&sleeper("plain", "restartPolicy: Always"));
     node.wait("condition=Ready", &["pod/plain"], TIMEOUT);
     let map: PathBuf = "/proc/self/uid_map".into();
@@ -310,7 +310,7 @@ fn a_range_is_one_pods_alone_and_outlives_the_agent() {
     untouched.assert_unchanged();
 }
 
-/// Pods that have ended keep their objects, logs and statuses, and no ranges: there are two, and a namespace has half of them.
+/// Ended Pods keep their objects, logs and statuses, but no ranges: there are two, and a namespace gets half of them.
 #[test]
 fn a_pod_that_has_ended_gives_its_range_back() {
     let mut node = TestNode::start(&["--userns-range", "1310720000:131072"]);
@@ -338,7 +338,7 @@ fn a_pod_that_has_ended_gives_its_range_back() {
     node.wait_ready();
     node.apply(&sleeper("lives", "hostUsers: false"));
     node.wait("condition=Ready", &["pod/lives"], TIMEOUT);
-    // The other range is for who comes later.
+    // The other range is reserved for newcomers.
     node.apply(&sleeper("second", "hostUsers: false"));
     eventually("the namespace has its share", TIMEOUT, || {
         contains(&node.ok(&["get", "events"]), "namespace default has 1 of this node's 2 ranges of ids")

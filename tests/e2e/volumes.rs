@@ -1,4 +1,4 @@
-//! Volumes of running Pods: what changes live, what is shared, what the host must have, and the Pod's own token.
+//! Volumes of running Pods: live updates, sharing, host requirements, and the Pod's own token.
 
 use std::{fs, time::Duration};
 
@@ -101,13 +101,13 @@ fn mounted_objects_change_under_a_running_pod() {
     let host = node.field(&["pod", "live"], ".spec.nodeName");
     assert_eq!(inside("echo $FROZEN $NODE $LIMIT"), format!("first {host} 64\n"));
     assert_eq!(node.run(&["exec", "live", "-c", "a", "--", "touch", "/cm/mine"]).code, 1, "read-only");
-    // emptyDir: one folder for both, as each mounts it.
+    // emptyDir: one folder for both, at each one's mount path.
     inside("echo across > /shared/file; echo deep > /below/file");
     let there = |script: &str| node.run(&["exec", "live", "-c", "b", "--", "sh", "-c", script]);
     assert_eq!(there("cat /there/file /there/made/below/file").out, "across\ndeep\n");
     assert_ne!(there("echo no > /there/file").code, 0, "read-only there");
 
-    // Everything that shows the objects changes; environment and subPath stay, as upstream has it.
+    // All views of the objects change; environment and subPath do not, as upstream.
     node.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: cm}, data: {word: second, added: w}}");
     node.apply("{apiVersion: v1, kind: Secret, metadata: {name: sec}, stringData: {word: known}}");
     becomes("cat /cm/word /items/deep/renamed /all/word /sec/word /all/secret-word", "secondsecondsecondknownknown");
@@ -118,11 +118,11 @@ fn mounted_objects_change_under_a_running_pod() {
     // An optional source that appears is shown.
     node.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: not-there}, data: {late: z}}");
     becomes("cat /all/late", "z");
-    // An object that goes leaves its files as they are.
+    // A deleted object leaves its files unchanged.
     node.ok(&["delete", "cm", "cm"]);
     assert_eq!(inside("cat /cm/word"), "second");
 
-    // Tokens: the one that the manifest asks for, and the one that every Pod gets.
+    // Tokens: the one from the manifest, and every Pod's default one.
     let claims = |path: &str| -> Value {
         let token = inside(&format!("cat {path}"));
         let body = token.split('.').nth(1).unwrap_or_else(|| panic!("no token: {token}"));
@@ -144,7 +144,7 @@ fn mounted_objects_change_under_a_running_pod() {
     untouched.assert_unchanged();
 }
 
-/// One Pod a type of host path; `%` is a folder of the test's.
+/// One Pod per host path type; `%` is a folder of the test.
 const ROWS: [(&str, &str, &str); 9] = [
     ("any", "there", ""),
     ("dir", "there", "Directory"),
@@ -202,7 +202,7 @@ spec:
         eventually("it is told", TIMEOUT, || contains(&node.ok(&["events", "--for", &format!("pod/{name}")]), &said));
         assert_eq!(node.field(&["pod", name], ".status.phase"), "Pending");
     }
-    // What was missing may come; then the Pod starts.
+    // A missing path may appear; then the Pod starts.
     fs::create_dir(folder.path().join("missing")).unwrap();
     node.wait("condition=Ready", &["pod/nodir"], TIMEOUT);
     node.ok(&["delete", "pods", "--all"]);

@@ -1,4 +1,4 @@
-//! The allowed edges between the crates, and the one-sentence door plate of every file.
+//! The allowed dependencies between the crates, and the one-sentence opening comment of every file.
 
 use std::{
     collections::BTreeSet,
@@ -9,8 +9,8 @@ use std::{
 #[path = "architecture/circles.rs"]
 mod circles;
 
-/// Which crates of the workspace each may depend on, by the last part of their names. Cargo lets nobody name another, nor go in
-/// circles. The root package (`src/cmd`, `main.rs`) puts the parts together, and may name all.
+/// The crates of the workspace that each crate may depend on, by the last part of their names. Cargo rejects names that are no
+/// dependency, and cycles. The root package (`src/cmd`, `main.rs`) assembles the parts, and may use all.
 const EDGES: &[(&str, &[&str])] = &[
     ("src/version", &[]),
     ("src/api", &["version"]),
@@ -19,7 +19,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("src/client", &["api", "server", "tls"]),
     ("src/controllers", &["api", "client"]),
     ("src/scheduler", &["api", "client"]),
-    // `trace` reads the node's journal records as they are.
+    // `trace` reads the node's journal records directly.
     ("src/cli", &["api", "client", "journal", "tls"]),
     ("src/proxy", &["api", "client", "net"]),
     ("src/node", &["api", "client", "proxy", "runtime", "net", "journal"]),
@@ -49,7 +49,7 @@ fn sources(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The crates of the workspace that a manifest names as dependencies, of whatever sort.
+/// The workspace crates that a manifest names as dependencies of any kind.
 fn depends_on(manifest: &str) -> Vec<&str> {
     let (mut inside, mut found) = (false, Vec::new());
     for line in manifest.lines() {
@@ -76,7 +76,7 @@ fn crates_depend_on_what_they_may() {
     assert_eq!(depends_on(manifest), ["api", "net"]);
 }
 
-/// A crate that nobody has looked at here may depend on anything.
+/// A crate missing from the table could depend on anything.
 #[test]
 fn every_crate_has_its_edges() {
     let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
@@ -86,7 +86,7 @@ fn every_crate_has_its_edges() {
     assert_eq!(members, known);
 }
 
-/// What ties files of a room that import each other moves down into a file of its own, or who calls moves up.
+/// To break a cycle between files of a folder, move what they share down into a file of its own, or the caller up.
 #[test]
 fn imports_run_one_way() {
     let read = |path: &Path| fs::read_to_string(root().join(path)).ok();
@@ -97,7 +97,7 @@ fn imports_run_one_way() {
     assert!(ties.is_empty(), "files that import each other in a circle:\n{}", ties.join("\n\n"));
 }
 
-/// Which store it is knows who puts the parts together: everybody else has `Arc<dyn Store>`.
+/// Only the code that assembles the parts knows which store it is: all others have `Arc<dyn Store>`.
 #[test]
 fn a_kind_of_store_is_named_by_the_commands_alone() {
     let mut wrong = Vec::new();
@@ -128,7 +128,7 @@ fn every_file_opens_with_one_sentence() {
     assert!(bare.is_empty(), "files without an opening `//!` sentence:\n{}", bare.join("\n"));
 }
 
-/// The crates that have `unsafe` at all; of the root package one attribute has it, which `deny` lets through.
+/// The crates that contain `unsafe`; in the root package only one attribute does, which `deny` lets through.
 const UNSAFE: &[&str] = &["runtime/journal", "runtime/src/shim", "runtime/src/sys"];
 
 #[test]
@@ -158,7 +158,7 @@ fn unsafe_stays_behind_the_doors() {
     assert!(outside.is_empty(), "`unsafe` outside the doors to the kernel:\n{}", outside.join("\n"));
 }
 
-/// Who mounts: the door of the runtime, for containers and for the node, and that of the network, which pins namespaces.
+/// The code that mounts: the runtime's module, for containers and for the node, and the network's, which pins namespaces.
 const MOUNTS: &[&str] = &["runtime/src/sys/mount.rs", "runtime/src/sys/mount/", "net/src/netlink.rs"];
 
 /// The crates that have system calls.
@@ -223,7 +223,7 @@ fn the_shim_starts_no_thread_but_its_writers() {
     assert!(wrong.is_empty(), "threads beside `writer`:\n{}", wrong.join("\n"));
 }
 
-/// What a Pod's worker decides is a function of what it knows, what has happened and the time: it waits for nobody and asks nobody.
+/// A Pod worker's decision is a function of its state, the event and the time: it does no waiting and no I/O.
 #[test]
 fn a_pods_function_is_pure() {
     let impure =
@@ -239,8 +239,8 @@ fn a_pods_function_is_pure() {
     assert!(wrong.is_empty(), "these are no part of a pure function:\n{}", wrong.join("\n"));
 }
 
-/// What a node or a server words is shown as text: `src/cli/out.rs` alone writes to the terminal, and what goes there as it is
-/// says so.
+/// Text from a node or a server is sanitized: only `src/cli/out.rs` writes to the terminal, and unsanitized output is named as
+/// such.
 #[test]
 fn the_clients_words_go_through_one_door() {
     let prints = ["eprint", "println!", "print!(", "io::stdout()", "io::stderr()"];
@@ -257,8 +257,8 @@ fn the_clients_words_go_through_one_door() {
     assert!(wrong.is_empty(), "words that are written past `src/cli/out.rs`:\n{}", wrong.join("\n"));
 }
 
-/// The rooms of the agent that handle files which containers see or have written, and what opens a file (and so waits for whoever
-/// holds a lease on it, or for the other end of a FIFO): there all go through `runtime/src/sys/shared.rs`.
+/// The folders of the agent that handle files visible to or written by containers, and the calls that open a file (and so may block
+/// on a lease, or on the other end of a FIFO): there all opens go through `runtime/src/sys/shared.rs`.
 const SHARING: &[&str] = &["src/node/volumes", "src/node/machine", "src/node/logs"];
 const OPENS: &[&str] = &[
     "File::open",
@@ -290,7 +290,7 @@ fn files_that_containers_share_are_opened_by_their_door() {
     assert!(wrong.is_empty(), "opened beside the door, `sys::shared`:\n{}", wrong.join("\n"));
 }
 
-/// What there is at the top, beside dot files and what is built.
+/// The entries at the top level, besides dot files and build output.
 const TOP: &[&str] = &[
     "CHANGELOG.md",
     "CONTRIBUTING.md",
@@ -329,7 +329,7 @@ fn every_attack_is_in_the_corpus_readme_and_no_other() {
     let entries: BTreeSet<String> = ids.map(|(id, _)| id.to_owned()).collect();
     assert!(entries.len() > 50, "the tables are written otherwise: {entries:?}");
     assert_eq!(entries, between(&readme, "\n| `", '`'));
-    // What has been published is written once: with the entries, or with the reasons to have none.
+    // Each published CVE is recorded once: with the entries, or with the reasons for having none.
     for cve in between(&tables, "\"CVE-", '"') {
         assert!(readme.contains(&format!("CVE-{cve}")), "CVE-{cve} is not in the README");
     }
@@ -345,8 +345,8 @@ fn the_threat_model_names_what_there_is() {
     assert!(missing.is_empty(), "SECURITY.md sends readers to {missing:?}");
 }
 
-/// Who decodes what the cache holds and no user has paid for, and why that is no user's to choose. Whatever else looks into an object
-/// does it as a part of what a request weighs (`LargeRequests::part`, `Server::look`).
+/// The files that decode cached objects outside of any user's budget, and why users cannot trigger that at will. All other code
+/// inspects objects as part of a request's weight (`LargeRequests::part`, `Server::look`).
 const DECODES_UNWEIGHED: &[(&str, &str)] = &[
     ("admission/node_restriction/node.rs", "Nodes, those with a certain address"),
     ("admission/policy/values.rs", "the Namespace: administrators write it"),
@@ -383,7 +383,7 @@ fn nothing_of_a_users_is_decoded_beside_the_door() {
     assert!(decodes("let object = Object::from_slice(&item.bytes)?;") && !decodes("item.decode(weighed)?"));
 }
 
-/// What is made of a kind's name, where it should go by `Kind::built_in`: anyone may call a kind of his own Service or Node.
+/// Decisions by a kind's name, which should use `Kind::built_in`: users may name their own kinds Service or Node.
 fn goes_by_name(line: &str) -> bool {
     let code = line.split(" //").next().unwrap_or_default().trim_start();
     let judges = ["==", "!=", "match ", "matches!(", "contains("].iter().any(|word| code.contains(word));
@@ -393,7 +393,7 @@ fn goes_by_name(line: &str) -> bool {
 
 #[test]
 fn built_in_behaviour_goes_by_the_row_of_the_table() {
-    // The table itself; and what finds a row by group, version and kind, or an object's columns.
+    // The table itself; and code that finds a row by group, version and kind, or an object's columns.
     let doors = ["src/api/kinds.rs", "src/api/kinds/", "src/server/rest/table.rs"];
     let mut wrong = Vec::new();
     for file in sources(&root().join("src")) {
@@ -409,9 +409,9 @@ fn built_in_behaviour_goes_by_the_row_of_the_table() {
     assert!(!goes_by_name("kind: call.kind.kind.to_owned(),"));
 }
 
-/// Who makes files, or puts one in the place of another, and why what he makes is whole after a power loss, or need not be. What is
-/// kept is written by one of the writers: written, synced, renamed, its folder synced; records of what lives are synced after they have
-/// their names, as nothing lives after a power loss.
+/// The files that create or replace files, and why the result is whole after a power loss, or need not be. Persistent files go
+/// through one of the writers: written, synced, renamed, folder synced; records of running processes are synced after they are
+/// named, as no process survives a power loss.
 const MAKERS: &[(&str, &str)] = &[
     ("runtime/journal/src/kept.rs", "the writer of records"),
     ("runtime/src/sys/fs.rs", "a folder is moved, and its parent synced"),
@@ -439,7 +439,7 @@ const MAKERS: &[(&str, &str)] = &[
     ("src/build.rs", "while this is built"),
 ];
 
-/// The calls that make a file or give one another's name.
+/// The calls that create a file or rename one over another.
 const MAKES: &[&str] = &[
     "fs::rename(",
     "renameat(",
@@ -469,7 +469,7 @@ fn what_is_kept_is_written_by_the_writers() {
             }
         }
     }
-    // What the client writes is its user's.
+    // Files that the client writes belong to its user.
     makers.retain(|file| !file.ends_with("_tests.rs") && !file.ends_with("/tests.rs") && !file.starts_with("src/cli/"));
     let known: BTreeSet<String> = MAKERS.iter().map(|(file, _)| (*file).to_owned()).collect();
     assert_eq!(makers, known);

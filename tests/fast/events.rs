@@ -1,4 +1,4 @@
-//! The events recorder: what repeats is counted, what is similar combined, what is too much left out and counted.
+//! The events recorder: repeated events are counted, similar ones combined, excess ones dropped and counted.
 
 use std::{
     collections::BTreeMap,
@@ -38,7 +38,7 @@ impl World {
         self.client.list::<Event>(Some("default"), Options::default()).await.unwrap().items
     }
 
-    /// The events, once they are as they should be.
+    /// The events, once they satisfy the condition.
     async fn until(&self, what: &str, right: impl Fn(&[Event]) -> bool) -> Vec<Event> {
         for _ in 0..1000 {
             let events = self.events().await;
@@ -78,14 +78,14 @@ async fn what_repeats_is_counted_and_what_is_similar_combined() {
     let event = world.until("one event three times", |events| messages(events) == thrice).await.remove(0);
     let (first, last) = (event.first_timestamp.unwrap().0, event.last_timestamp.unwrap().0);
     assert_eq!(last.duration_since(first).as_secs(), 2);
-    // Another reason, another type, another object: events of their own.
+    // Another reason, type or object: events of their own.
     recorder.warning(about("a"), "Failed", "again");
     recorder.normal(about("a"), "BackOff", "again");
     recorder.warning(about("b"), "BackOff", "again");
     let counts = |events: &[Event]| events.iter().map(|e| e.count.unwrap()).collect::<Vec<_>>();
     world.until("four events", |events| counts(events).len() == 4 && counts(events).iter().sum::<i32>() == 6).await;
 
-    // From the tenth message within ten minutes on they are one event, which says so; after a silence they are not.
+    // From the tenth message within ten minutes on they are combined into one event, which says so; after a pause they are not.
     for n in 0..12 {
         recorder.warning(about("c"), "Unhealthy", format!("probe {n}"));
     }
@@ -107,11 +107,11 @@ async fn one_object_does_not_fill_the_store() {
     let world = world().await;
     let recorder = world.recorder();
     let has = |reason: &'static str| move |events: &[Event]| events.iter().any(|e| e.reason.as_deref() == Some(reason));
-    // So many at once, of whatever kind; another object has its own share.
+    // A burst of any kind is limited; another object has its own budget.
     (0..60).for_each(|n| recorder.normal(about("a"), &format!("Reason{n}"), "x"));
     recorder.normal(about("b"), "Other", "y");
     assert_eq!(world.until("the other object's event", has("Other")).await.len(), 25 + 1);
-    // One more after each five minutes.
+    // One more for every five minutes.
     tokio::time::sleep(Duration::from_secs(601)).await;
     (60..70).for_each(|n| recorder.normal(about("a"), &format!("Reason{n}"), "x"));
     recorder.normal(about("b"), "Last", "y");
@@ -131,7 +131,7 @@ async fn what_is_left_out_is_counted_by_the_next() {
     world.until("all of them", |events| messages(events) == wanted(41)).await;
 }
 
-/// What is logged, kept.
+/// Captured log output.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -153,7 +153,7 @@ async fn what_the_backlog_does_not_hold_is_dropped_counted_and_logged() {
     let kept = log.clone();
     let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || kept.clone()).finish();
     let _guard = tracing::subscriber::set_default(subscriber);
-    // This thread is the writer's as well: until it is let go, all of them wait.
+    // The writer shares this thread: until this task yields, all of them wait.
     (0..1007).for_each(|n| recorder.normal(about(&format!("p{n}")), "Started", "x"));
     assert_eq!(recorder.dropped(), 7);
     world.until("all that waited", |events| events.len() == 1000).await;

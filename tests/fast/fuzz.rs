@@ -1,11 +1,11 @@
-//! The fuzz targets themselves: their seeds are understood, and what is cut or bent a little is no finding.
+//! The fuzz targets themselves: their seeds are valid input, and slightly truncated or mutated ones cause no finding.
 
 use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
 
 #[path = "../fuzz/targets/mod.rs"]
 mod targets;
 
-/// For each seed; `FUZZ_TURNS` says another number, where there is no time to build for `./dev fuzz`.
+/// Per seed; `FUZZ_TURNS` overrides it, where there is no time to build for `./dev fuzz`.
 const TURNS: usize = 30;
 
 fn bent(seed: &[u8], rng: &mut impl Rng) -> Vec<u8> {

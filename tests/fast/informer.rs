@@ -1,4 +1,4 @@
-//! Informers when the server sends what they cannot read.
+//! Informers when the server sends what they cannot decode.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ use podwright::{
 use serde_json::json;
 use tokio::sync::{Mutex, mpsc};
 
-/// A server whose first list and first watch are given.
+/// A server with a scripted first list and first watch.
 struct Script {
     items: Vec<Bytes>,
     events: Mutex<Option<mpsc::Receiver<WatchEvent>>>,
@@ -39,10 +39,10 @@ impl Transport for Script {
     }
 }
 
-/// A server that lists what its watches then know nothing of: they are refused, or end so.
+/// A server whose lists return a revision that its watches no longer know: they are rejected, or end with that.
 struct Forgetful {
     refuses: bool,
-    /// When it was asked for a list.
+    /// The times of the list requests.
     lists: std::sync::Mutex<Vec<tokio::time::Instant>>,
     /// How long a watch lasts.
     lasts: Duration,
@@ -76,7 +76,7 @@ impl Transport for Forgetful {
     }
 }
 
-/// Between which of the lists that are asked for in five minutes is how much time.
+/// The intervals between the lists requested within five minutes.
 async fn lists(refuses: bool, lasts: Duration) -> Vec<Duration> {
     let server = Arc::new(Forgetful { refuses, lasts, lists: Default::default() });
     let informer: Informer<Lease> = Informer::builder(Client::new(server.clone(), "test")).start();
@@ -94,7 +94,7 @@ async fn a_list_that_was_of_no_use_is_asked_for_again_more_and_more_seldom() {
         assert!(between[0] < Duration::from_millis(100), "the second one comes at once: {between:?}");
         assert!(between.last().is_some_and(|last| *last >= Duration::from_secs(5)), "{between:?}");
     }
-    // What an honest server no longer keeps is listed at once.
+    // When an honest server no longer has the revision, the list follows at once.
     let between = lists(false, Duration::from_secs(6)).await;
     assert!(between.len() == 49 && between.iter().all(|pause| pause.as_millis() < 6_020), "{between:?}");
 }
@@ -135,7 +135,7 @@ async fn what_does_not_decode_stays_as_it_was_and_stops_nothing() {
     assert_eq!(informer.undecodable().len(), 1);
 }
 
-/// Of what others serve, no more is kept than there is room for, whether it can be read or not.
+/// Of what others serve, at most the capacity is kept, whether it can be decoded or not.
 #[tokio::test]
 async fn what_comes_beyond_its_room_is_not_kept() {
     let object = |name: &str, meta: serde_json::Value| {
@@ -149,7 +149,7 @@ async fn what_comes_beyond_its_room_is_not_kept() {
     for (events, kept) in [
         (vec![unreadable("u0"), unreadable("u1"), unreadable("u2")], vec!["a +", "u0 ?", "u1 ?"]),
         (vec![object("b", json!({})), long], vec!["a +", "b +"]),
-        // What could be read once is not kept beside what cannot be read now.
+        // An object that was decodable earlier is not kept beside its undecodable version.
         (
             vec![object("b", json!({})), unreadable("b"), unreadable("u"), unreadable("v")],
             vec!["a +", "b +", "b ?", "u ?"],

@@ -1,4 +1,4 @@
-//! Tests without privilege: pure functions, golden files, properties, the simulated control plane. Seconds.
+//! Unprivileged tests: pure functions, golden files, properties, the simulated control plane. They take seconds.
 
 mod api;
 mod architecture;

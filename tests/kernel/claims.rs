@@ -1,4 +1,4 @@
-//! Volumes of claims in a mount namespace of their own: what is linked, whose it becomes, who else may have it.
+//! Volumes of claims in a separate mount namespace: links, ownership, and exclusive use.
 
 use std::{
     fs,
@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 
 use super::volumes::{apart, set_up};
 
-/// The node `n1`, whose label `disk` is `fast`, over a server of its own.
+/// The node `n1`, labelled `disk: fast`, with its own server.
 struct Bed {
     client: Client,
     objects: Arc<Objects>,
@@ -56,7 +56,7 @@ impl Bed {
         self.folder.join(name)
     }
 
-    /// The source of a local volume on nodes with such a disk.
+    /// The source of a local volume for nodes with this label.
     fn local(&self, path: &str, disk: &str) -> Value {
         let terms = json!([{ "matchExpressions": [{ "key": "disk", "operator": "In", "values": [disk] }] }]);
         json!({ "local": { "path": self.path(path) }, "nodeAffinity": { "required": { "nodeSelectorTerms": terms } } })
@@ -66,7 +66,7 @@ impl Bed {
         patch::merge(&self.local(path, "fast"), &json!({ "accessModes": ["ReadWriteOncePod"] }))
     }
 
-    /// Claims that are bound to volumes of these sources, each of its name.
+    /// Claims bound to volumes of these sources, by name.
     async fn bound(&self, volumes: &[(&str, Value)]) {
         for (name, spec) in volumes {
             let modes = spec["accessModes"].as_array().cloned().unwrap_or_else(|| vec![json!("ReadWriteOnce")]);
@@ -92,7 +92,7 @@ impl Bed {
         self.client.merge::<PersistentVolumeClaim>(Some("default"), claim, Some("status"), status).await.unwrap();
     }
 
-    /// A Pod with a claim, of the group 4242, with `changes` merged into its spec.
+    /// A Pod with a claim and fsGroup 4242, with `changes` merged into its spec.
     async fn user(&self, name: &str, claim: &str, changes: Value) -> Arc<Pod> {
         self.user_of(name, json!({ "claimName": claim }), changes).await
     }
@@ -113,7 +113,7 @@ impl Bed {
         Ok(set_up(&self.volumes, pod, &Facts::default()).await?)
     }
 
-    /// Why a Pod does not get its volume.
+    /// Why a Pod's volume is refused.
     async fn refused(&self, pod: &Arc<Pod>) -> String {
         self.prepare(pod).await.expect_err("it is refused").message
     }
@@ -148,7 +148,7 @@ fn in_use(volume: &str) -> String {
     format!("MountVolume.SetUp failed for volume \"{volume}\" : {why}")
 }
 
-/// What is at the paths of volumes: what is linked, and what is refused in which words.
+/// Volumes' paths: what is linked, and what is refused with which message.
 #[test]
 fn claims_are_linked_to_what_their_volumes_are() {
     apart(false, |folder| async {
@@ -224,7 +224,7 @@ fn claims_are_linked_to_what_their_volumes_are() {
     });
 }
 
-/// A claim that only has the name of a Pod's own volume's is never used for that.
+/// A claim that merely has the name of a Pod's ephemeral claim is never used for it.
 #[test]
 fn a_claim_in_the_way_of_an_ephemeral_volume_is_not_used() {
     apart(false, |folder| async {
@@ -241,7 +241,7 @@ fn a_claim_in_the_way_of_an_ephemeral_volume_is_not_used() {
     });
 }
 
-/// What is awaited is told of once it is bound.
+/// An awaited claim is reported once it is bound.
 #[test]
 fn a_claim_that_is_bound_late_is_told_of() {
     apart(false, |folder| async {
@@ -262,7 +262,7 @@ fn a_claim_that_is_bound_late_is_told_of() {
     });
 }
 
-/// The first Pod of a volume says whose it is: not one that only reads, nor a later one, by whatever name it has it.
+/// The first writing Pod of a volume decides its group: not one that only reads, nor a later one, under any claim.
 #[test]
 fn a_volume_belongs_to_the_group_of_the_first_pod_that_writes() {
     apart(false, |folder| async {
@@ -287,7 +287,7 @@ fn a_volume_belongs_to_the_group_of_the_first_pod_that_writes() {
             bed.volumes.remove(&later, None, &JournalWriter::none()).await.unwrap();
         }
         bed.volumes.release(&first, &JournalWriter::none()).await.unwrap();
-        // With OnRootMismatch what is right at the top is not looked into.
+        // With OnRootMismatch a volume whose root is right is not walked.
         chown(bed.path("data/deep/file"), None, Some(0)).unwrap();
         let context = json!({ "securityContext": { "fsGroupChangePolicy": "OnRootMismatch" } });
         let lazy = bed.user("lazy", "data", context).await;
@@ -301,7 +301,7 @@ fn a_volume_belongs_to_the_group_of_the_first_pod_that_writes() {
     });
 }
 
-/// For one Pod alone, until that lets go of it. Another volume at the same path is another volume.
+/// For one Pod only, until that releases it. Another volume at the same path is separate.
 #[test]
 fn a_volume_for_one_pod_alone_has_one() {
     apart(false, |folder| async {
@@ -318,7 +318,7 @@ fn a_volume_for_one_pod_alone_has_one() {
             holders.push((first, second));
         }
         for (first, second) in &holders {
-            // It may come back to what it has.
+            // The same Pod may set it up again.
             bed.prepare(first).await.unwrap();
             bed.volumes.release(first, &JournalWriter::none()).await.unwrap();
             bed.prepare(second).await.unwrap();
@@ -329,7 +329,7 @@ fn a_volume_for_one_pod_alone_has_one() {
     });
 }
 
-/// After a boot a disk may not be there, or a folder of the host be gone: the Pod waits for it, or it is made anew.
+/// After a reboot a disk may be missing, or a host folder be gone: the Pod waits for it, or it is created again.
 #[test]
 fn what_is_gone_after_a_boot_is_not_taken_for_granted() {
     apart(false, |folder| async {
@@ -360,7 +360,7 @@ fn what_is_gone_after_a_boot_is_not_taken_for_granted() {
     });
 }
 
-/// Links lead nobody out of a volume, however deep they are, nor is it too deep for the thread; the way to it may be one.
+/// Symlinks in a volume are not followed, depth is bounded, and the volume's own path may be a symlink.
 #[test]
 fn what_lies_in_a_volume_leads_ownership_nowhere_else() {
     let folder = tempfile::tempdir().unwrap();
@@ -387,7 +387,7 @@ fn what_lies_in_a_volume_leads_ownership_nowhere_else() {
         assert_eq!(owner(path), *before, "{}", path.display());
     }
     assert_eq!(owner(&at("way")).0, 0);
-    // As deep as a path can name, and deeper than is looked into.
+    // As deep as a path can express, and deeper than the limit.
     for (depth, expected) in [(200, Ok(())), (300, Err("folders are nested deeper than 256"))] {
         let root = at(&format!("deep-{depth}"));
         let deepest = root.join(vec!["d"; depth].join("/"));
@@ -396,7 +396,7 @@ fn what_lies_in_a_volume_leads_ownership_nowhere_else() {
         assert_eq!(given, expected.map_err(str::to_owned));
         assert_eq!(owner(&deepest).0 == 17, given.is_ok());
     }
-    // Who goes on making files has it for a time, and not for ever.
+    // A Pod that keeps creating files runs into the time limit.
     let late = ownership::give(&at("volume"), 17, false, Duration::ZERO).unwrap_err();
     assert_eq!(late.kind(), std::io::ErrorKind::TimedOut);
     assert_eq!(owner(&at("volume")).0, 4242, "it is not given as long as not all of it is");

@@ -1,4 +1,4 @@
-//! What a process of ours has given up it does not get back: files, system calls, capabilities, its user.
+//! What a process has dropped it cannot regain: files, system calls, capabilities, its user.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,10 +8,10 @@ use podwright_runtime::sys::relinquish;
 
 const OPEN: &str = "CONFINE_OPEN";
 const CLOSED: &str = "CONFINE_CLOSED";
-/// The user whom it becomes; without it stays root, as a server without `--user` does.
+/// The user to switch to; without it the process stays root, as a server without `--user`.
 const USER: &str = "CONFINE_USER";
 
-/// Gives everything up, as a server does, then tries. It is never run but by the next one, in a process of its own.
+/// Drops everything, like a server, then tries to use it. Only run by the next test, in a separate process.
 #[test]
 #[ignore = "a part of another test"]
 fn a_process_that_gives_up_everything() {
@@ -20,7 +20,7 @@ fn a_process_that_gives_up_everything() {
     let read = ["/proc", "/usr", "/lib", "/etc"].map(PathBuf::from);
     let landlock = relinquish::confine_files(&read, std::slice::from_ref(&open)).unwrap();
     relinquish::drop_bounding_set().unwrap();
-    // What a server that is started by hand may have: groups, and a process that can be looked into.
+    // As for a manually started server: groups, and a dumpable process.
     nix::unistd::setgroups(&[4.into(), 24.into()]).unwrap();
     let user: Option<u32> = std::env::var(USER).ok().map(|uid| uid.parse().unwrap());
     if let Some(uid) = user {
@@ -31,7 +31,7 @@ fn a_process_that_gives_up_everything() {
     relinquish::close_to_others().unwrap();
     let scoped = relinquish::confine_reach(true).unwrap();
     let other = nix::unistd::getppid();
-    // Root's processes are root's to signal, without any capability.
+    // Root may signal root's processes without any capability.
     let signalled = nix::sys::signal::kill(other, None);
     assert_eq!(signalled.is_err(), scoped || user.is_some(), "{signalled:?}");
     let calls = [libc::SYS_unshare, libc::SYS_ptrace, libc::SYS_execve, libc::SYS_setns];
@@ -56,23 +56,23 @@ fn a_process_that_gives_up_everything() {
     assert_eq!(groups.trim(), if user.is_some() { "" } else { "4 24" }, "groups of who started it");
     assert!(!nix::sys::prctl::get_dumpable().unwrap(), "others of the user may look into it");
     fs::write(open.join("own"), "x").unwrap();
-    // Everybody may read it, but for Landlock.
+    // Readable by all, except for Landlock.
     let read = fs::read_to_string(closed.join("canary"));
     assert_eq!(read.is_err(), landlock, "{read:?}");
     assert!(nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWUSER).is_err());
     for (call, errno) in [(libc::SYS_clone, libc::EPERM), (libc::SYS_clone3, libc::ENOSYS)] {
-        // SAFETY: a fork without shared memory, which ends at once if it is let; clone3's arguments are too short to be any.
+        // SAFETY: a fork without shared memory, which exits at once if permitted; clone3's arguments are too short to be valid.
         let did = unsafe { libc::syscall(call, libc::CLONE_NEWUSER | libc::SIGCHLD, 0, 0, 0, 0) };
         let why = std::io::Error::last_os_error().raw_os_error();
         if did == 0 {
-            // SAFETY: the child's first act, and its last one.
+            // SAFETY: the child only does this.
             unsafe { libc::_exit(0) };
         }
         assert_eq!((did, why), (-1, Some(errno)), "call {call} with a new user namespace");
     }
     let ran = Command::new("/bin/true").status();
     assert_eq!(ran.unwrap_err().raw_os_error(), Some(libc::EPERM));
-    // Nor by the numbers of another ABI, whose filter it is that says EPERM: the kernel has ENOSYS, or takes them.
+    // Nor by another ABI's numbers: EPERM comes from the filter, while the kernel returns ENOSYS or accepts them.
     #[cfg(target_arch = "x86_64")]
     for call in [libc::SYS_clone, libc::SYS_clone3, libc::SYS_unshare, libc::SYS_getpid] {
         // SAFETY: null pointers and no flags; it is refused.
@@ -80,7 +80,7 @@ fn a_process_that_gives_up_everything() {
         let why = std::io::Error::last_os_error().raw_os_error();
         assert_eq!((did, why), (-1, Some(libc::EPERM)), "x32's {call}");
     }
-    // Threads are begun all the same.
+    // Threads can still be started.
     assert_eq!(std::thread::spawn(|| 7).join().unwrap(), 7);
     println!("all of it is gone (Landlock: {landlock})");
 }

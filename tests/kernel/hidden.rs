@@ -1,4 +1,4 @@
-//! Files without a name: whoever holds them is seen, however he does.
+//! Unlinked files: every kind of holder is found.
 
 use std::{
     fs::{self, File},
@@ -20,7 +20,7 @@ fn bytes(length: usize) -> Vec<u8> {
     vec![7; length]
 }
 
-/// What it costs is left out.
+/// Without its cost.
 fn nameless(pids: &[u32], own: &str) -> Measure {
     held(&[pids], own, Path::new("/")).remove(0)
 }
@@ -36,11 +36,11 @@ fn what_is_deleted_and_still_open_is_counted_once_where_it_is_the_pods_own() {
     let folder = tempfile::tempdir_in("/var/tmp").unwrap();
     let named = measure(folder.path(), MOST).unwrap().bytes;
     let file = deleted(&folder.path().join("big"), 4);
-    // A file in memory is no use of a disk.
+    // An in-memory file does not use a disk.
     let memory = rustix::fs::memfd_create("memory", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     File::from(memory.try_clone().unwrap()).write_all_at(&bytes(9 << 20), 0).unwrap();
     assert_eq!(measure(folder.path(), MOST).unwrap().bytes, named, "no walk sees it");
-    // What this process holds is that of other tests, too.
+    // This process also holds other tests' files.
     let mut holder = Command::new("sleep");
     holder.arg("100").stdin(file.try_clone().unwrap()).stdout(file).stderr(memory);
     let mut holder = holder.spawn().unwrap();
@@ -52,7 +52,7 @@ fn what_is_deleted_and_still_open_is_counted_once_where_it_is_the_pods_own() {
     assert_eq!([found[1], nameless(&[pid], ""), nameless(&[u32::MAX], "")], <[Measure; 3]>::default());
 }
 
-/// In a mount namespace of its own: what it returns may outlive that.
+/// Runs in a new mount namespace, which the result may outlive.
 fn elsewhere<T: Send>(act: impl FnOnce() -> T + Send) -> T {
     let run = || {
         unshare(CloneFlags::CLONE_FS | CloneFlags::CLONE_NEWNS).unwrap();
@@ -62,7 +62,7 @@ fn elsewhere<T: Send>(act: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| scope.spawn(run).join().unwrap())
 }
 
-/// A file of so many MiB that was deleted.
+/// A deleted file of this size in MiB.
 fn deleted(path: &Path, mib: usize) -> File {
     let file = File::create_new(path).unwrap();
     fs::remove_file(path).unwrap();
@@ -71,7 +71,7 @@ fn deleted(path: &Path, mib: usize) -> File {
     file
 }
 
-/// Who was handed a file has it, wherever that was opened: by a neighbour, or by a container that has ended since.
+/// A received file counts for its holder, wherever it was opened: by a neighbour, or by a container that has exited since.
 #[test]
 fn what_was_handed_on_counts_against_its_holder_if_it_is_on_the_nodes_disk() {
     let (folder, memory) = (tempfile::tempdir_in("/var/tmp").unwrap(), tempfile::tempdir_in("/dev/shm").unwrap());
@@ -83,7 +83,7 @@ fn what_was_handed_on_counts_against_its_holder_if_it_is_on_the_nodes_disk() {
     let (bound, root) = (at("bound"), at("root"));
     let [lower, upper, work] = ["lower", "upper", "work"].map(at);
     let layers = format!("lowerdir={},upperdir={},workdir={}", lower.display(), upper.display(), work.display());
-    // All three mounts go with their namespace; the files keep them.
+    // All three mounts end with their namespace; the files keep them alive.
     let [on_disk, on_overlay, in_memory] = elsewhere(|| {
         mount(Some(&bound), &bound, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
         mount(Some("overlay"), &root, Some("overlay"), MsFlags::empty(), Some(layers.as_str())).unwrap();
@@ -108,7 +108,7 @@ fn what_was_handed_on_counts_against_its_holder_if_it_is_on_the_nodes_disk() {
     assert_eq!(found, [vec![4, 8], vec![12, 0], vec![8]]);
 }
 
-/// A file that was mounted and then deleted is open to nobody, and seen where the caller has mounted it.
+/// A file that was mounted and then deleted is not open anywhere, and found through the caller's mount.
 #[test]
 fn files_that_were_deleted_and_are_mounted_are_counted() {
     let folder = tempfile::tempdir_in("/var/tmp").unwrap();
@@ -127,7 +127,7 @@ fn files_that_were_deleted_and_are_mounted_are_counted() {
     assert_eq!((found.bytes >> 20, found.inodes, found.evades), (4, 1, false), "{found:?}");
 }
 
-/// Who is born while others are looked at is looked at, too.
+/// Processes created during the inspection are included.
 #[test]
 fn processes_are_listed_until_there_is_none_that_was_not_looked_at() {
     let folder = tempfile::tempdir_in("/var/tmp").unwrap();

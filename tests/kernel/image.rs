@@ -38,7 +38,7 @@ pub fn secret() -> Auth {
     Auth::Basic { username: "user".into(), password: "secret".into() }
 }
 
-/// Runs `look` on something mounted, in a mount namespace of its own.
+/// Runs `look` on a mount, in a new mount namespace.
 pub fn mounted<T: Send + 'static>(
     kind: &'static str,
     flags: MsFlags,
@@ -51,17 +51,17 @@ pub fn mounted<T: Send + 'static>(
         let at = tempfile::tempdir().unwrap();
         mount(Some(kind), at.path(), Some(kind), flags, Some(options.as_str())).unwrap();
         let seen = look(at.path());
-        // Detached: whoever looks at all files of the machine may look at these just now.
+        // Detached: other processes scanning the machine's files may be using it.
         nix::mount::umount2(at.path(), nix::mount::MntFlags::MNT_DETACH).unwrap();
         seen
     });
     thread.join().unwrap()
 }
 
-/// Runs `look` on the image's layers as overlayfs merges them.
+/// Runs `look` on the image's layers merged by overlayfs.
 pub fn merged<T: Send + 'static>(image: &Image, look: impl FnOnce(&Path) -> T + Send + 'static) -> T {
     let below: Vec<String> = image.layers.iter().map(|l| l.display().to_string()).collect();
-    // A mount of lower layers alone needs two of them.
+    // A read-only overlay needs at least two lower layers.
     let empty = tempfile::tempdir().unwrap();
     let options = format!("lowerdir={}:{}", below.join(":"), empty.path().display());
     mounted("overlay", MsFlags::MS_RDONLY, options, look)
@@ -100,7 +100,7 @@ async fn a_pull_gives_an_image_that_overlayfs_merges() {
     assert!(matches!(events[0], PullEvent::Resolved { layers: 2, .. }), "{events:?}");
     assert_eq!(events.iter().filter(|e| matches!(e, PullEvent::Unpacked { .. })).count(), 2);
 
-    // By every name that it has, also after the store was opened anew; and in the list.
+    // By all of its names, also after reopening the store; and in the list.
     drop(store);
     let store = ImageStore::open(dir.path()).unwrap();
     for known in [&name, &image.repo_digests[0], &image.id, &image.digest] {
@@ -109,14 +109,14 @@ async fn a_pull_gives_an_image_that_overlayfs_merges() {
     let list = store.list().unwrap();
     assert_eq!((list.len(), list[0].created.as_deref()), (1, Some("2024-01-02T03:04:05Z")));
 
-    // A second pull asks for the manifest only, one by digest too.
+    // A second pull only requests the manifest, also by digest.
     let blobs = registry.gets("/blobs/");
     assert_eq!(blobs, 3);
     assert_eq!(store.pull(&name, &Auth::Anonymous, None).await.unwrap(), image);
     assert_eq!(store.pull(&image.repo_digests[0], &Auth::Anonymous, None).await.unwrap(), image);
     assert_eq!((registry.gets("/blobs/"), registry.gets("/manifests/")), (blobs, 3));
 
-    // Layers in use outlive their image until they are collected.
+    // Layers in use outlive their image until collection.
     let (upper, lower) = (&image.layers[0], &image.layers[1]);
     let in_use: HashSet<PathBuf> = [lower.clone()].into();
     let removed = store.remove(&name, &in_use).unwrap();
@@ -145,7 +145,7 @@ async fn an_index_gives_the_image_for_this_host() {
     let image = store.pull(&name, &Auth::Anonymous, None).await.unwrap();
     let host = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
     assert_eq!(image.read_file("arch").unwrap().as_deref(), Some(host.as_bytes()));
-    // The name stands for the index, as a Pod's imageID has it.
+    // The name refers to the index, as in a Pod's imageID.
     assert!(!image.reference().ends_with(&image.digest));
     assert_eq!(store.resolve(image.reference()).unwrap(), Some(image.clone()));
     let error = store.pull(&other, &Auth::Anonymous, None).await.unwrap_err();
@@ -217,7 +217,7 @@ async fn token_auth_decides() {
             Err(error) => assert!(!granted && matches!(error, ImageError::Unauthorized(_)), "{auth:?}: {error:?}"),
         }
     }
-    // Nobody's password goes anywhere but to the token server.
+    // Passwords are only sent to the token server.
     assert_eq!(relay.seen("Basic "), relay.seen("GET /token") - 1);
 }
 
@@ -236,7 +236,7 @@ async fn a_corrupted_blob_is_refused() {
         let error = store.pull(&name, &Auth::Anonymous, None).await.unwrap_err();
         assert!(matches!(error, ImageError::DigestMismatch { .. }), "{error:?}");
         assert_eq!(store.resolve(&name).unwrap(), None);
-        // The other layer may still be on its way to its place.
+        // The other layer may still be being moved into place.
         wait_for("empty tmp", || match tree(&dir.path().join("tmp")) {
             left if left.is_empty() => Ok(()),
             left => Err(format!("{left:?}")),
@@ -247,7 +247,7 @@ async fn a_corrupted_blob_is_refused() {
     }
 }
 
-/// What the disk has lost comes from the registry again, whatever became of it: gone, torn, or other bytes.
+/// Damaged data is fetched from the registry again: missing, truncated, or altered.
 #[tokio::test]
 async fn a_damaged_part_of_an_image_counts_as_missing_and_is_fetched_again() {
     let registry = Registry::start();
@@ -286,7 +286,7 @@ async fn a_damaged_part_of_an_image_counts_as_missing_and_is_fetched_again() {
         assert_eq!(again.layers, image.layers);
         assert_eq!(merged(&again, tree), sound);
     }
-    // What containers may stand on stays as long as they do, across a restart, and then goes.
+    // What containers may use stays as long as they do, across a restart, and is then removed.
     let aside = || tree(&dir.path().join("layers")).into_iter().filter(|path| path.contains(".damaged-")).count();
     drop(store);
     let store = reopen(dir.path()).await;
@@ -305,7 +305,7 @@ async fn a_layer_that_is_not_what_the_config_says_is_refused() {
     let honest = layout.image("amd64", &[tar(&[("a", b"1")])], json!({}));
     layout.tag(honest, "app");
     registry.push(&layout, "app", "app:1");
-    // Another layer behind the same config, every digest of the transfer right.
+    // Another layer behind the same config, with correct transfer digests.
     let manifest = registry.manifest("app", "1");
     let evil = layout_of(&[tar(&[("a", b"2")])], json!({}));
     registry.push(&evil, "app", "app:2");
@@ -391,14 +391,14 @@ fn one_owner_at_a_time_and_leftovers_go() {
     assert_eq!(tree(&dir.path().join("tmp")), [""; 0]);
     assert!(!half.exists());
     assert_eq!(store.resolve("localhost/a:1").unwrap(), Some(image.clone()));
-    // Nobody has waited until they are removed.
+    // Deletion is not waited for.
     let until = Instant::now() + Duration::from_secs(30);
     let is_aside = |entry: fs::DirEntry| entry.file_name().to_string_lossy().starts_with(".aside-");
     while fs::read_dir(dir.path()).unwrap().flatten().any(is_aside) {
         assert!(Instant::now() < until);
         std::thread::yield_now();
     }
-    // A layer that somebody deleted by hand makes the image absent, not broken.
+    // A manually deleted layer makes the image absent, not broken.
     fs::remove_dir_all(image.layers[0].parent().unwrap()).unwrap();
     assert_eq!(store.resolve("localhost/a:1").unwrap(), None);
 }
@@ -411,7 +411,7 @@ pub async fn wait_for(what: &str, mut check: impl FnMut() -> Result<(), String>)
     }
 }
 
-/// Opens the store once the last thread of a dropped pull has let go of it.
+/// Opens the store once the last thread of a dropped pull has released it.
 async fn reopen(dir: &Path) -> ImageStore {
     let mut store = None;
     wait_for("store to open", || {

@@ -1,4 +1,4 @@
-//! Archives and root file systems: what is loaded from them, and by which names.
+//! Archives and root file systems: what is loaded from them, under which names.
 
 use std::collections::HashSet;
 use std::fs;
@@ -84,7 +84,7 @@ fn a_root_filesystem_imports() {
     assert_eq!(again.id, image.id);
     assert_eq!(again.names, ["localhost/busybox:1", "localhost/busybox:2"]);
     assert_eq!(fs::read_dir(dir.path().join("layers")).unwrap().count(), 1);
-    // One of two names goes: the image stays.
+    // One of two names is removed: the image stays.
     store.remove("localhost/busybox:1", &HashSet::new()).unwrap();
     assert!(store.resolve("localhost/busybox:2").unwrap().is_some() && image.layers[0].exists());
     // A name moves to other content: the old content can be collected.
@@ -100,7 +100,7 @@ fn a_root_filesystem_imports() {
     assert!(matches!(bomb.unwrap().import(&rootfs[..], "x", &options), Err(ImageError::Invalid(_))));
 }
 
-/// What a name says of its content by a digest is no archive's to say.
+/// An archive must not assign names with another content's digest.
 #[test]
 fn no_archive_names_an_image_by_a_digest_that_is_not_its_own() {
     let (dir, store) = store();
@@ -128,11 +128,11 @@ fn no_archive_names_an_image_by_a_digest_that_is_not_its_own() {
         assert!(matches!(&error, ImageError::InvalidName { name, .. } if *name == named), "{error:?}");
         assert_eq!(store.find(&named).unwrap(), None);
     }
-    // As `ctr images export` names what was pulled by its digest.
+    // As `ctr images export` names what was pulled by digest.
     let own = format!("registry.example/app@{}", digest(manifest.as_bytes()));
     store.load(&oci(whole, &own)[..], None).unwrap();
     assert!(store.resolve(&own).unwrap().is_some());
-    // What an earlier version has taken is dropped.
+    // Such names accepted by an earlier version are dropped.
     let path = fs::read_dir(dir.path().join("refs")).unwrap().next().unwrap().unwrap().path();
     fs::write(
         &path,
@@ -187,7 +187,7 @@ fn index(manifests: &[(&str, &str)]) -> String {
     json!({"schemaVersion": 2, "manifests": manifests.iter().map(entry).collect::<Vec<_>>()}).to_string()
 }
 
-/// Of another's image its manifest is known, and no more: whether it is here already, or comes later.
+/// Of another's image only the manifest is known: whether the image is present already, or comes later.
 #[test]
 fn a_manifest_alone_gives_nobody_its_image() {
     let (private, own) = (tar(&[("word", b"private")]), tar(&[("word", b"own")]));
@@ -230,7 +230,7 @@ fn a_manifest_alone_gives_nobody_its_image() {
     }
 }
 
-/// What an index names is what has the digest.
+/// An index refers to content that has the digest.
 #[test]
 fn no_blob_of_an_archive_is_a_link() {
     let (good, evil) = (tar(&[("word", b"good")]), tar(&[("word", b"evil")]));
@@ -252,7 +252,7 @@ fn no_blob_of_an_archive_is_a_link() {
     }
 }
 
-/// One of two images cannot be had: neither has a name then.
+/// One of two images is invalid: then neither gets a name.
 #[test]
 fn an_archive_that_fails_leaves_nothing() {
     let (good, bad) = (tar(&[("word", b"good")]), tar(&[("word", b"bad")]));

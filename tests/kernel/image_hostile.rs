@@ -1,4 +1,4 @@
-//! Registries that lie, dawdle, or lead elsewhere: what the image store takes of them, and whom they keep waiting.
+//! Registries that lie, stall, or redirect: what the image store accepts, and whom they delay.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::image::{layout_of, secret, store, wait_for};
 use crate::image_limits::remains;
 use crate::image_registry::{Liar, Lie, Registry, digest, noise, tar};
 
-/// Pulls from a registry that says these things, impatiently; the store stays as it was.
+/// Pulls from a fake registry with short timeouts; the store is unchanged.
 async fn pull_from(liar: &Liar, auth: &Auth) -> ImageError {
     pull_with(liar, auth, Options { read_timeout_seconds: 1, min_rate: 1 << 20, ..Options::default() }).await
 }
@@ -127,18 +127,18 @@ async fn layers_that_drip_or_are_larger_than_any_disk_are_refused() {
     let error = pull_from(&liar, &Auth::Anonymous).await;
     assert!(matches!(&error, ImageError::Network(m) if m.contains("no progress")), "{error:?}");
     assert_eq!(liar.seen("elsewhere"), 0);
-    // One that gets on at every moment, and takes for ever in all.
+    // One that keeps making progress, but takes forever.
     let options = Options { read_timeout_seconds: 1, min_rate: 1, min_average: 1 << 30, ..Options::default() };
     let error = pull_with(&liar, &Auth::Anonymous, options).await;
     assert!(matches!(&error, ImageError::Network(m) if m.contains("did not arrive within 5 s")), "{error:?}");
-    // And one that says it is short.
+    // And one that announces a short size.
     let liar = serve(manifest_of(&config, json!([of_size(10), of_size(10)])));
     let options = Options { read_timeout_seconds: 5, min_rate: 1, ..Options::default() };
     let error = pull_with(&liar, &Auth::Anonymous, options).await;
     assert!(matches!(&error, ImageError::Invalid(m) if m.contains("is longer (11) than the 10")), "{error:?}");
 }
 
-/// A manifest may call another image's documents its layers, whether they fail to unpack or are said to be here already.
+/// A manifest may list another image's documents as layers, whether they fail to unpack or are supposedly present already.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_manifest_that_names_others_documents_as_layers_takes_nothing_away() {
     let (_dir, store) = store();
@@ -163,7 +163,7 @@ async fn a_manifest_that_names_others_documents_as_layers_takes_nothing_away() {
     }
 }
 
-/// Whoever knows of another's image its id alone, and has a registry that says that it is his, gets nothing of it.
+/// Knowing only the id of another's image, with a registry that claims it, gives no access.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_id_gives_nobody_the_image() {
     let registry = Registry::start_with(true);
@@ -186,13 +186,13 @@ async fn an_id_gives_nobody_the_image() {
         assert!(matches!(error, ImageError::NotFound(_) | ImageError::DigestMismatch { .. }), "{error:?}");
         assert_eq!((thief.seen(&own.id), store.resolve(&name).unwrap()), (1, None));
     }
-    // Whose it is need not fetch it again.
+    // Its owner need not fetch it again.
     let fetched = registry.gets("/blobs/");
     assert_eq!(store.pull_for("owner", &name, &secret(), None).await.unwrap(), own);
     assert_eq!(registry.gets("/blobs/"), fetched);
 }
 
-/// What is chosen of an index is a manifest: of an index in an index nobody would know who has chosen.
+/// An index's entry must be a manifest: with nested indexes the choice would be ambiguous.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_index_in_an_index_is_refused() {
     let architecture = std::env::consts::ARCH.replace("x86_64", "amd64").replace("aarch64", "arm64");
@@ -238,7 +238,7 @@ async fn credentials_stay_with_whom_they_are_for() {
     });
     pull_from(&registry, &secret()).await;
     assert_eq!((registry.seen("authorization: basic"), other.seen("/stolen")), (1, 0));
-    // An identity token is in the body of its request, which a redirect of this kind would repeat.
+    // An identity token is in the request's body, which this kind of redirect would repeat.
     let elsewhere = format!("Location: http://{}/stolen\r\n", other.addr);
     let registry = Liar::start(move |head| match head.contains("GET /v2/ ") {
         true => {
@@ -253,8 +253,8 @@ async fn credentials_stay_with_whom_they_are_for() {
     assert_eq!((registry.seen("POST /token"), other.seen("/stolen")), (1, 0));
 }
 
-/// Whoever names another's layer, or has a registry that sends nothing, keeps himself waiting: not the threads that the node does
-/// all else with, nor whoever has the same layer from another registry.
+/// Requesting another's layer, or using a silent registry, only delays oneself: not the node's shared threads, nor others who have
+/// the same layer from another registry.
 #[test]
 fn a_silent_registry_keeps_nobody_else_waiting() {
     let few = tokio::runtime::Builder::new_multi_thread()
@@ -289,7 +289,7 @@ fn a_silent_registry_keeps_nobody_else_waiting() {
                 tokio::spawn(async move { store.pull_for("hostile", &name, &Auth::Anonymous, None).await })
             })
             .collect();
-        // He waits for his own pulls also with a name that others want.
+        // A tenant waits for its own pulls even with a name that others request.
         let queued = {
             let (store, name) = (store.clone(), good.clone());
             tokio::spawn(async move { store.pull_for("hostile", &name, &Auth::Anonymous, None).await })
@@ -301,7 +301,7 @@ fn a_silent_registry_keeps_nobody_else_waiting() {
         .await;
         let pulled = tokio::time::timeout(Duration::from_secs(30), store.pull_for("other", &good, &Auth::Anonymous, None));
         assert_eq!(pulled.await.expect("nobody else waits").unwrap().layers.len(), 1);
-        // One tenant has a few pulls at once: three of these six names.
+        // A tenant has few pulls at once: three of these six names.
         let names = (0..6).filter(|n| silent.seen(&format!("/manifests/{n} ")) > 0).count();
         assert_eq!(names, 3);
         assert!(!queued.is_finished());

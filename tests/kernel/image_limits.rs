@@ -1,4 +1,4 @@
-//! What an image may cost: bombs, and disks that are full.
+//! The cost limits of images: bombs, and full disks.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,12 +10,12 @@ use serde_json::json;
 use crate::image::mounted;
 use crate::image_registry::{Layout, Registry, gzip, noise, tar, tree};
 
-/// Everything that the store has on the disk, but the empty folders that it starts with.
+/// Everything in the store's folder, except the empty folders it starts with.
 pub fn remains(dir: &Path) -> Vec<String> {
     ["tmp", "layers", "refs", "blobs/sha256", "downloads"].iter().flat_map(|part| tree(&dir.join(part))).collect()
 }
 
-/// Limits of a store for small bombs.
+/// Small limits for small bombs.
 fn narrow() -> Options {
     Options { free_bytes: 1 << 20, max_ratio: 20, ..Options::default() }
 }
@@ -31,7 +31,7 @@ async fn a_bomb_is_not_pulled_loaded_or_imported_and_leaves_nothing() {
         assert_eq!(remains(dir.path()), [""; 0], "{error}");
     };
     is_bomb(store.import(&zeros[..], "localhost/bomb:1", &ImportOptions::default()).unwrap_err());
-    // Packed twice: what comes out of the archive is as small as the archive, and no more is allowed to come out of that.
+    // Compressed twice: the archive's content is as small as the archive, and so is the limit on what it may unpack to.
     let twice = gzip(&tar(&[("inner.tar.gz", &gzip(&zeros))]));
     let error = store.load(&twice[..], Some("localhost/bomb:1")).unwrap_err();
     assert!(error.to_string().contains("neither an OCI layout"), "{error}");
@@ -43,13 +43,13 @@ async fn a_bomb_is_not_pulled_loaded_or_imported_and_leaves_nothing() {
     is_bomb(store.load(&archive[..], Some("localhost/bomb:1")).unwrap_err());
     let name = registry.push(&layout, "app", "bomb:1");
     is_bomb(store.pull(&name, &Auth::Anonymous, None).await.unwrap_err());
-    // Who allows it gets it.
+    // With higher limits it is accepted.
     drop(store);
     let generous = ImageStore::open(dir.path()).unwrap();
     generous.pull(&name, &Auth::Anonymous, None).await.unwrap();
 }
 
-/// One blob in the place of many layers came once: it is not to unpack to so many times of what an image may.
+/// One blob used for many layers was transferred once: it must not multiply the image's limit.
 #[tokio::test]
 async fn a_layer_that_an_image_has_many_times_counts_as_it_came() {
     let registry = Registry::start();

@@ -1,4 +1,4 @@
-//! Pulls side by side: what they share, whose turn it is, and whose a download is.
+//! Concurrent pulls: sharing, turns, and ownership of downloads.
 
 use std::fs;
 use std::io::Write;
@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::image::{layout_of, secret, store, wait_for};
 use crate::image_registry::{Layout, Registry, digest, noise, tar};
 
-/// Where a layer lies that these credentials have brought from a registry, until it is unpacked.
+/// The path of a layer downloaded with these credentials from a registry, until it is unpacked.
 fn download(store: &ImageStore, dir: &Path, registry: &Registry, blob: &str, auth: &Auth) -> PathBuf {
     let hex = |digest: &str| digest.strip_prefix("sha256:").unwrap().to_owned();
     let whose = if *auth == Auth::Anonymous { "anybody".to_owned() } else { store.hash_of(auth).unwrap() };
@@ -19,7 +19,7 @@ fn download(store: &ImageStore, dir: &Path, registry: &Registry, blob: &str, aut
     dir.join("downloads").join(format!("{}.{}", hex(blob), hex(&source)))
 }
 
-/// A layer that somebody is just pulling is his: who knows its digest, and cannot show his credentials, asks the registry.
+/// A layer being pulled belongs to its puller: others with its digest, but without the credentials, ask the registry.
 #[tokio::test]
 async fn a_download_is_for_who_could_have_asked_for_it() {
     let registry = Registry::start();
@@ -55,11 +55,11 @@ async fn concurrent_pulls_happen_once() {
     }
     assert!(images.iter().step_by(2).all(|i| *i == images[0]));
     assert_eq!(images[0].layers[1], images[1].layers[1]);
-    // Two manifests; two configs, the shared layer once, and a layer of each.
+    // Two manifests; two configs, the shared layer once, and a layer each.
     assert_eq!((registry.gets("/manifests/"), registry.gets("/blobs/")), (2, 5), "{}", registry.log());
 }
 
-/// A layer as it was downloaded, whose bytes come only when the test sends them: who unpacks it waits.
+/// A downloaded layer whose bytes arrive only when the test sends them: unpacking blocks.
 struct Held(PathBuf);
 
 impl Held {
@@ -69,7 +69,7 @@ impl Held {
         Held(path)
     }
 
-    /// Once somebody has opened it to read, who then waits for as long as this lives.
+    /// Once it was opened for reading; the reader then blocks as long as the result lives.
     async fn opened(&self) -> fs::File {
         let mut file = None;
         wait_for("somebody unpacks it", || {
@@ -83,7 +83,7 @@ impl Held {
     }
 }
 
-/// Layers of images that are pulled side by side: one of a tenant's is unpacked at a time, two of all.
+/// Layers of concurrently pulled images: one per tenant is unpacked at a time, two in total.
 #[tokio::test(flavor = "multi_thread")]
 async fn tenants_take_turns_to_unpack() {
     const BRIEFLY: Duration = Duration::from_millis(700);
@@ -110,14 +110,14 @@ async fn tenants_take_turns_to_unpack() {
             tokio::time::timeout(Duration::from_secs(20), pull).await.unwrap_or_else(|_| panic!("{why}")).unwrap();
         done.unwrap()
     };
-    // 1. What a tenant has unpacked keeps his others waiting, and nobody else's.
+    // 1. A tenant's unpacking only delays its own others.
     let (first, first_bytes) = hold(0);
     let slow = pull("one", 0);
     let mut first = first.opened().await;
     let mut own = pull("one", 1);
     tokio::time::timeout(BRIEFLY, &mut own).await.expect_err("it waits for the tenant's first");
     finished(pull("other", 2), "nobody else waits").await;
-    // 2. Two hold all places: a third tenant waits for them.
+    // 2. Two occupy all places: a third tenant waits for them.
     let (second, second_bytes) = hold(3);
     let slow_other = pull("other", 3);
     let mut second = second.opened().await;
@@ -133,7 +133,7 @@ async fn tenants_take_turns_to_unpack() {
     finished(own, "it is its turn").await;
 }
 
-/// One layer is unpacked once, however many want it. Another blob that says of itself that it is the same waits for nobody.
+/// One layer is unpacked once, for any number of requests. Another blob claiming the same content waits for nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_wants_the_same_blob_waits_for_it_and_who_has_another_does_not() {
     let registry = Registry::start();
@@ -165,7 +165,7 @@ async fn who_wants_the_same_blob_waits_for_it_and_who_has_another_does_not() {
     let mut held = held.opened().await;
     let mut second = pull("two", &name);
     tokio::time::timeout(Duration::from_millis(700), &mut second).await.expect_err("its layer is being unpacked");
-    // The bytes come once: whoever else read them would have had a part.
+    // The bytes come once: another reader would have taken some.
     held.write_all(&bytes(&digest)).unwrap();
     drop(held);
     has(first, "text").await;

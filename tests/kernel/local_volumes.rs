@@ -1,5 +1,5 @@
-//! Volumes of the built-in provisioner in a mount namespace of their own: a folder for the first Pod, gone when the object is
-//! deleted and nobody uses it; and nothing of what is mounted in one.
+//! The built-in provisioner's volumes in a separate mount namespace: a folder for the first Pod, removed when the object is deleted
+//! and unused; mounts in one are untouched.
 
 use std::{fs, os::unix::fs::MetadataExt, path::Path, sync::Arc, time::Duration};
 
@@ -69,7 +69,7 @@ fn a_volume_is_made_for_its_first_pod_and_goes_when_nobody_uses_it() {
         let volume = json!({
             "metadata": { "name": name, "labels": { "podwright.dev/node": "n1" },
                 "annotations": { "pv.kubernetes.io/provisioned-by": "podwright.dev/local" } },
-            // The path is for people to read.
+            // The path is only informative.
             "spec": { "capacity": { "storage": "1Mi" }, "accessModes": ["ReadWriteOnce"], "local": { "path": "/etc" },
                 "persistentVolumeReclaimPolicy": "Delete",
                 "claimRef": { "namespace": "default", "name": "c", "uid": claim.metadata.uid },
@@ -130,8 +130,8 @@ fn a_volume_is_made_for_its_first_pod_and_goes_when_nobody_uses_it() {
     });
 }
 
-/// Whoever has mounted something in a volume keeps it, and the volume, until it is unmounted: where the table of mounts says so, and
-/// where only the kernel does, as here, where the table of the process is not that of the thread.
+/// A mount in a volume keeps it, and the volume, until it is unmounted: whether the mount table shows it, or only the kernel knows,
+/// as here, where the process's table is not the thread's.
 #[test]
 fn what_is_mounted_in_a_volume_is_not_removed_with_it() {
     apart(false, |folder| async move {
@@ -145,7 +145,7 @@ fn what_is_mounted_in_a_volume_is_not_removed_with_it() {
         fs::write(outside.join("deep/canary"), "sings").unwrap();
         let inside = data.join("a/b/mounted");
         fs::create_dir_all(&inside).unwrap();
-        // Of one file system with the volume: no number of a device tells them apart.
+        // On the same file system as the volume: the device number does not distinguish them.
         mount(Some(&outside), &inside, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
         for _ in 0..2 {
             let why = folders.remove(&identity, || None).unwrap_err().to_string();

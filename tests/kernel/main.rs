@@ -1,4 +1,4 @@
-//! Tests of one kernel primitive at a time, as root, each in namespaces of its own.
+//! Tests of one kernel primitive at a time, as root, each in its own namespaces.
 
 mod claims;
 mod confine;

@@ -1,4 +1,4 @@
-//! emptyDirs in memory whose Pods have ended: what of them is emptied, and what is not.
+//! In-memory emptyDirs of ended Pods: what is truncated, and what is not.
 
 use std::{
     fs,
@@ -37,7 +37,7 @@ fn tmpfs(at: &Path) {
     mount(Some("tmpfs"), at, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
 }
 
-/// A container that may make devices (CAP_MKNOD) has whatever the agent opens of them happen, as a tape that is wound back.
+/// A container with CAP_MKNOD could make the agent open a device with side effects, such as rewinding a tape.
 #[test]
 fn emptying_a_volume_opens_no_device_that_a_container_has_made_there() {
     apart(false, devices);
@@ -48,7 +48,7 @@ async fn devices(folder: PathBuf) {
     set_up(&volumes, &pod, &Facts::default()).await.unwrap();
     let own = volumes.folder(&pod).join("volumes/v");
     fs::write(own.join("file"), "text").unwrap();
-    // That of /dev/null, and a pipe, at which nobody waits.
+    // That of /dev/null, and a FIFO without a reader.
     mknodat(CWD, own.join("device"), FileType::CharacterDevice, Mode::RWXU, makedev(1, 3)).unwrap();
     assert!(fs::metadata(own.join("device")).unwrap().file_type().is_char_device());
     let open = fs::File::open(own.join("file")).unwrap();
@@ -148,7 +148,7 @@ async fn mounted_before(folder: PathBuf) {
         }
         volumes.remove(&pod, None, &JournalWriter::none()).await.unwrap();
         assert_eq!(fs::read_to_string(others.join("file")).unwrap(), "text");
-        // The same again, of a Pod that somebody deletes.
+        // The same for a deleted Pod.
         fs::create_dir_all(&own).unwrap();
         tmpfs(&own);
         mount(Some(&others), &own, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();

@@ -1,4 +1,4 @@
-//! What `inspect` tells of a Pod's Services: the elements that carry its traffic, as the kernel has them.
+//! The Services' part of `inspect`: the elements that carry a Pod's traffic, as in the kernel.
 
 use std::os::fd::AsFd;
 use std::time::Instant;
@@ -33,7 +33,7 @@ fn elements_that_carry_a_pods_traffic() {
     assert_eq!((elements[0].set.as_ref(), &elements[0].element), ("pace", &serde_json::json!(a.ip())));
 }
 
-/// What is told is what the kernel has, and no more than was asked for, whatever tenants write.
+/// The result is the kernel's state, limited to the requested number, whatever tenants write.
 #[test]
 fn of_many_elements_that_carry_a_pods_traffic_few_are_asked_for() {
     let node = Node::single();
@@ -65,7 +65,7 @@ fn of_many_elements_that_carry_a_pods_traffic_few_are_asked_for() {
         elements.iter().map(|e| e.set.clone()).collect::<Vec<_>>()
     };
     assert_eq!(of_b(&node), ["endpoints", "services", "cluster-ips", "own"]);
-    // The kernel's word counts.
+    // The kernel's state counts.
     run_in(node.netns(), "nft", &["delete element ip podwright cluster-ips { 10.96.2.1 . tcp . 80 }"]);
     assert_eq!(of_b(&node), ["endpoints", "services", "own"]);
 }

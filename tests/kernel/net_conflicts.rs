@@ -1,4 +1,4 @@
-//! Other programs' tables: those that drop Pods' traffic are reported, once a state; those that do not are not.
+//! Other programs' tables: those that drop Pods' traffic are reported, once per state; others are not.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use super::net_world::*;
 
-/// As firewalld and careful operators have them: nothing of a Pod's new connections is dropped.
+/// As from firewalld and careful operators: none of a Pod's new connections are dropped.
 const HARMLESS: &str = "
 table inet harmless {
     set blocked { type ipv4_addr; elements = { 203.0.113.66 }; }
@@ -35,7 +35,7 @@ table inet harmless {
     chain input { type filter hook input priority 10; policy accept; tcp dport 1 reject; }
 }";
 
-/// What rejects Pods' traffic stands in another chain.
+/// The rejecting rule is in another chain.
 const REJECTING: &str = "
 table inet firewalld {
     chain filter_FORWARD {
@@ -77,7 +77,7 @@ fn tables_of_others_are_found_where_they_drop_pods_traffic() {
     assert!(!answered());
 }
 
-/// As who keeps the addresses that may pass in sets.
+/// With permitted addresses in sets.
 const WITH_SETS: &str = "
 table inet passing {
     set pods { type ipv4_addr; flags interval; elements = { 192.0.2.1, 10.244.0.0/16 }; }
@@ -106,7 +106,7 @@ fn what_named_sets_let_pass_is_no_conflict() {
     let nft = |script: &str| drop(run_in(node.netns(), "nft", &[script]));
     nft(WITH_SETS);
     assert_eq!((found(), answered()), (vec![], true));
-    // What is for Pods still passes.
+    // Pods' incoming traffic still passes.
     nft("delete element inet passing pods { 10.244.0.0/16 }");
     assert_eq!((found(), answered()), (vec!["forward policy drop".to_owned()], true));
     nft("delete element inet passing timed { 10.244.0.0/16 }");
@@ -162,7 +162,7 @@ fn each_state_of_others_tables_is_an_event_of_the_node() {
     assert!(message.contains("table inet firewalld, chain filter_FORWARD"), "{message}");
     assert!(!message.contains("harmless"), "{message}");
 
-    // Another table that drops is another state; one that does not is none.
+    // Another dropping table is another state; a harmless one is not.
     nft("table ip more { chain input { type filter hook input priority 5; policy drop; }; }");
     nft("table ip less { chain input { type filter hook input priority 5; policy accept; }; }");
     becomes("another", 2);

@@ -1,4 +1,4 @@
-//! The DNS server as Pods see it: datagrams, streams, truncation, forwarding, and bytes that are no DNS.
+//! The DNS server as seen by Pods: UDP, TCP, truncation, forwarding, and invalid messages.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -22,7 +22,7 @@ const AAAA: u16 = 28;
 const SERVFAIL: u8 = 2;
 pub const NXDOMAIN: u8 = 3;
 
-/// The parts of a response that the tests look at.
+/// The parts of a response that the tests check.
 #[derive(Debug, PartialEq)]
 pub struct Seen {
     pub code: u8,
@@ -104,7 +104,7 @@ fn table() -> Table {
     table
 }
 
-/// A name server outside that knows one address for everything, and never says a word about names that start with `slow`.
+/// An outside name server that returns one address for every name, and never answers names starting with `slow`.
 fn upstream(node: &Node, netns: BorrowedFd<'_>) {
     let socket = netlink::in_netns(netns, || std::net::UdpSocket::bind("192.0.2.53:53")).unwrap().unwrap();
     socket.set_nonblocking(true).unwrap();
@@ -119,11 +119,11 @@ fn upstream(node: &Node, netns: BorrowedFd<'_>) {
                 let mut answer = buffer[..length].to_vec();
                 answer[2] |= 0x80;
                 answer[7] = 1;
-                // Less than many take, and more than a short packet has room for.
+                // Below common limits, but above a small datagram's.
                 if buffer[13..].starts_with(b"long") {
                     answer.resize(800, 0);
                 }
-                // More than anybody asked for, of which nothing is read: what follows the address is no record.
+                // More records than requested, which are not read: the data after the address is not a record.
                 if buffer[13..].starts_with(b"much") {
                     answer.resize(3000, 0xc0);
                 }
@@ -180,12 +180,12 @@ fn who_is_on_a_link_of_the_node_asks_by_the_operators_services_alone() {
     assert_eq!(exchange(outside.as_fd(), &question), None);
     let stream = |to| netlink::in_netns(outside.as_fd(), || TcpStream::connect_timeout(&to, Duration::from_secs(1)));
     assert!(stream(server()).unwrap().is_err());
-    // A node port of the DNS Service leads there, as its operator likes.
+    // A node port of the DNS Service leads there, as configured by the operator.
     let mut dns = service("10.96.0.11", &[server()]);
     dns.ports[0].node_port = Some(30053);
     node.apply("kube-system/dns", Some(dns));
     assert!(stream(at("203.0.113.1", 30053)).unwrap().is_ok());
-    // Pods and the node itself ask as ever.
+    // Pods and the node itself can still query.
     for from in [node.pod("client").netns.as_fd(), node.netns()] {
         assert_eq!(lookup(from, "web.default.svc.cluster.local", A).answers, 1);
         assert_eq!(lookup_tcp(from, "web.default.svc.cluster.local", A).answers, 1);
@@ -202,7 +202,7 @@ fn what_does_not_fit_a_datagram_comes_by_stream() {
     assert_eq!((whole.truncated, whole.answers), (false, 100));
 }
 
-/// The same with an EDNS option: how many bytes a datagram may have that comes back (RFC 6891).
+/// The same with an EDNS option: the maximum datagram size of the response (RFC 6891).
 fn query_for(size: u16, id: u16, name: &str, kind: u16) -> Vec<u8> {
     let mut bytes = query(id, name, kind);
     bytes[11] = 1;
@@ -234,7 +234,7 @@ fn what_does_not_fit_the_link_comes_by_stream() {
     assert_eq!(lookup_tcp(netns, "some.default.svc.cluster.local", A).answers, 40);
 }
 
-/// An agent that has fewer capabilities than root.
+/// An agent with fewer capabilities than root.
 #[test]
 fn without_raw_sockets_answers_are_plain_datagrams() {
     let node = Node::single();
@@ -249,7 +249,7 @@ fn without_raw_sockets_answers_are_plain_datagrams() {
         Kernel::new(&JournalWriter::none()).set_capabilities(&sets).unwrap();
         netlink::packet_socket("127.0.0.1".parse().unwrap()).is_err()
     };
-    // By the thread that makes the node's sockets.
+    // On the thread that creates the node's sockets.
     assert!(node.wait(node.network.netns().run(without)).unwrap());
     let (node, _server, _host) = start_on(node, "nameserver 192.0.2.53\n");
     let pod = node.pod("client");
@@ -286,11 +286,11 @@ fn without_an_upstream_server_the_answer_is_quick() {
     let (node, _server, _host) = start("# nothing\nnameserver 10.96.0.10\n");
     let started = std::time::Instant::now();
     assert_eq!(lookup(node.netns(), "www.example.org", A).code, SERVFAIL);
-    // Who asks somebody waits two seconds for him.
+    // A question to an upstream server waits two seconds.
     assert!(started.elapsed() < Duration::from_millis(1900), "{:?}", started.elapsed());
 }
 
-/// A container that has the host's resolv.conf as a volume may put anything in its place, or hold a lease on it.
+/// A container with the host's resolv.conf as a volume may replace it, or hold a lease on it.
 #[test]
 fn a_resolv_conf_that_cannot_be_read_now_says_what_it_said_last() {
     let (node, _server, _host) = start("nameserver 192.0.2.53\n");
@@ -305,7 +305,7 @@ fn a_resolv_conf_that_cannot_be_read_now_says_what_it_said_last() {
     let held = std::fs::File::options().write(true).open(&file).unwrap();
     // SAFETY: a plain call on an open descriptor.
     assert_eq!(unsafe { libc::fcntl(held.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) }, 0);
-    // SAFETY: whoever breaks the lease has this process told by SIGIO, which would end it.
+    // SAFETY: breaking the lease sends SIGIO to this process, which would end it.
     unsafe { libc::signal(libc::SIGIO, libc::SIG_IGN) };
     assert_eq!(found(), 1, "a lease");
 }
@@ -328,8 +328,8 @@ fn garbage_is_survived() {
     }
 }
 
-/// A message of so many bytes whose further queries are pointers to one name of 126 labels: each costs six bytes, and as much to
-/// read as the first.
+/// A message of this size whose further queries are pointers to one name of 126 labels: each takes six bytes, and as much work as
+/// the first.
 fn dear(size: usize) -> Vec<u8> {
     let mut bytes = query(5, &["a"; 126].join("."), A);
     while bytes.len() + 6 <= size {
@@ -345,7 +345,7 @@ fn dear(size: usize) -> Vec<u8> {
 fn what_is_dear_to_read_is_refused_by_its_header() {
     let (node, _server, _host) = start("");
     let pod = node.pod("client");
-    // Nothing of the message is read: its question is not in the answer.
+    // Nothing of the message is read: its question is not in the response.
     let refused = [0, 5, 0x81, 0x81, 0, 0, 0, 0, 0, 0, 0, 0];
     for size in [300, 1232, 1400] {
         assert_eq!(exchange(pod.netns.as_fd(), &dear(size)).unwrap(), refused, "{size}");
@@ -363,7 +363,7 @@ fn what_is_dear_to_read_is_refused_by_its_header() {
         kept.read_exact(&mut answer).unwrap();
         assert_eq!(answer[2..], refused);
     }
-    // Even if all of it might be one question.
+    // Even if all of it could be one question.
     let mut long = query(5, "web.default.svc.cluster.local", A);
     long.resize(2000, 0);
     let mut ended = stream();
@@ -374,8 +374,7 @@ fn what_is_dear_to_read_is_refused_by_its_header() {
     assert!(matches!(&end, Ok(0)) || end.as_ref().is_err_and(|e| e.kind() == ErrorKind::ConnectionReset), "{end:?}");
 }
 
-/// The greedy one sends this many questions that nobody answers for seconds, or opens as many streams: more than there are
-/// places.
+/// The greedy client sends this many unanswered questions, or opens as many streams: more than there are places.
 const TOO_MANY: usize = 600;
 
 #[test]
@@ -387,13 +386,12 @@ fn one_pod_does_not_take_all_places_of_forwarded_questions() {
     socket.connect(to).unwrap();
     for n in 0..TOO_MANY {
         socket.send(&query(n as u16, &format!("slow{n}.example.org"), A)).unwrap();
-        // Read in turn: so the receive buffer has room for all.
+        // Alternating: so the receive buffer has room for all.
         if n % 32 == 0 {
             lookup(other.netns.as_fd(), "web.default.svc.cluster.local", A);
         }
     }
-    // Those that find no place are refused before any of the others: where all found one, the first to come would be the first
-    // whose servers were given up.
+    // Those without a place are refused first: otherwise the first result would be a timeout of the upstream servers.
     socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let mut buffer = [0; 512];
     for refused in 0..TOO_MANY - 512 {
@@ -414,7 +412,7 @@ fn one_pod_does_not_take_all_streams() {
     let open = |_| netlink::in_netns(greedy.netns.as_fd(), || TcpStream::connect(server())).unwrap();
     let mut held: Vec<TcpStream> = (0..TOO_MANY).filter_map(|n| open(n).ok()).collect();
     assert!(held.len() >= 256, "{}", held.len());
-    // Streams that are silent end in the order in which they came: one that ends before an older one does had no place.
+    // Idle streams end in order of arrival: one that ends before an older one had no place.
     let mut ends = |n: usize, patience: u64| {
         held[n].set_read_timeout(Some(Duration::from_millis(patience))).unwrap();
         let is_silent = |e: &std::io::Error| matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
@@ -427,7 +425,7 @@ fn one_pod_does_not_take_all_streams() {
     assert!(ends(0, 20_000) && !ends(200, 500), "the oldest one's place was taken, and it goes on");
 }
 
-/// Each stream costs the one who accepts them all, however soon it ends.
+/// Each stream has a cost for the accepting task, however short-lived.
 #[test]
 fn a_pod_opens_streams_no_faster_than_its_pace() {
     let (node, _server, _host) = start("");
@@ -468,12 +466,12 @@ fn a_pod_asks_no_faster_than_its_pace() {
     assert_eq!(lookup(other.netns.as_fd(), "web.default.svc.cluster.local", A).answers, 1);
 }
 
-/// One packet may be cut into many datagrams where it arrives (UDP_SEGMENT), and one send into hundreds.
+/// One packet may be split into many datagrams on arrival (UDP_SEGMENT), and one send into hundreds.
 #[test]
 fn a_pod_asks_no_faster_by_having_its_packets_cut() {
     let (node, _server, _host) = start("");
     let (hasty, other) = (node.pod("hasty"), node.pod("other"));
-    // What comes to the node: read, and not read for want of room; and what its DNS sends.
+    // The node's counters: received, dropped for lack of buffer; and its DNS's responses.
     let watch = "add table ip watch; add chain ip watch output { type filter hook output priority 0; }; \
                  add rule ip watch output udp sport 53 counter";
     run_in(node.netns(), "nft", &[watch]);
@@ -493,7 +491,7 @@ fn a_pod_asks_no_faster_by_having_its_packets_cut() {
         setsockopt(&socket, sockopt::UdpGsoSegment, &(size as i32)).unwrap();
         socket
     };
-    // Each datagram is a question of its own, and has its answer.
+    // Each datagram is a separate question with an answer.
     let question = query(9, "web.default.svc.cluster.local", A);
     let socket = cutting(question.len());
     let many = 1400 / question.len();
@@ -508,7 +506,7 @@ fn a_pod_asks_no_faster_by_having_its_packets_cut() {
     let (socket, before, started) = (cutting(refused.len()), counters(), std::time::Instant::now());
     let packet = refused.repeat(100);
     for _ in 0..3000 {
-        // An answer that nobody reads is no error.
+        // A rejected answer is not an error.
         socket.send(&packet).unwrap();
     }
     assert_eq!(lookup(other.netns.as_fd(), "web.default.svc.cluster.local", A).answers, 1);
@@ -517,7 +515,7 @@ fn a_pod_asks_no_faster_by_having_its_packets_cut() {
     assert!((1000..=3100).contains(&came), "{came} of 3000 packets");
     assert!((answered as f64) < 2.0 * 4096.0 * (1.0 + seconds) + 100.0, "{answered} in {seconds:.1} s");
     assert!(answered > 1000, "{answered}");
-    // What is longer than a packet does not come at all.
+    // Anything longer than a packet does not arrive at all.
     let (socket, before) = (cutting(1200), counters());
     for _ in 0..100 {
         socket.send(&[0; 48_000]).unwrap();
@@ -526,7 +524,7 @@ fn a_pod_asks_no_faster_by_having_its_packets_cut() {
     assert!(counters().0 - before.0 < 20, "{before:?}, then {:?}", counters());
 }
 
-/// What is sent counts for who has sent it until somebody has taken it. Here it waits in a queue that is never emptied.
+/// Sent datagrams are charged to their sender until received. Here they wait in a queue that is never emptied.
 #[test]
 fn a_pod_that_never_takes_its_answers_keeps_back_nobody_elses() {
     let (node, _server, _host) = start("nameserver 192.0.2.53\n");
@@ -543,7 +541,7 @@ fn a_pod_that_never_takes_its_answers_keeps_back_nobody_elses() {
     inside("tc", &format!("filter add dev eth0 parent ffff: {all}"));
     let socket = netlink::in_netns(keeper.netns.as_fd(), || std::net::UdpSocket::bind("0.0.0.0:0")).unwrap().unwrap();
     socket.connect(server()).unwrap();
-    // Read in turn, so that the receive buffer has room for all.
+    // Alternating, so that the receive buffer has room for all.
     for n in 0..2000 {
         socket.send(&query(n, "many.default.svc.cluster.local", A)).unwrap();
         if n % 32 == 0 {
@@ -552,7 +550,7 @@ fn a_pod_that_never_takes_its_answers_keeps_back_nobody_elses() {
     }
     assert_eq!(lookup(other.netns.as_fd(), "www.example.org", A).answers, 1);
     assert_eq!(lookup(node.netns(), "web.default.svc.cluster.local", A).answers, 1);
-    // As many as one socket has room for, and no more.
+    // At most as many as one socket's buffer holds.
     let queue = inside("tc", "-s qdisc show dev kept");
     let kept = queue.split("backlog ").nth(1).and_then(|rest| rest.split(' ').nth(1)?.strip_suffix('p'));
     let kept: usize = kept.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{queue}"));
@@ -565,7 +563,7 @@ fn a_pod_asks_no_faster_than_its_pace_by_streams_either() {
     let (hasty, other) = (node.pod("hasty"), node.pod("other"));
     let mut stream = netlink::in_netns(hasty.netns.as_fd(), || TcpStream::connect(server())).unwrap().unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    // What is refused counts too.
+    // Refused ones count too.
     let question = [&[0, 12][..], &[0, 9, 1, 0], &[0; 8]].concat();
     let (batch, batches) = (question.repeat(500), 16);
     let (started, mut answers) = (std::time::Instant::now(), vec![0; 14 * 500]);

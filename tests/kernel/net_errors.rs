@@ -1,4 +1,5 @@
-//! What a Pod says of others' packets: errors (ICMP) about connections that it is no end of, and about packets that nobody has sent.
+//! ICMP errors from a Pod about others' packets: about connections that it is not an end of, and about packets that were never
+//! sent.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
@@ -12,7 +13,7 @@ use rustix::net::{AddressFamily, SendFlags, SocketType, ipproto};
 
 use super::net_world::*;
 
-/// A datagram socket of a namespace, connected to another one's.
+/// A UDP socket in a namespace, connected to another one's.
 fn connected(netns: BorrowedFd<'_>, from: SocketAddr, to: SocketAddr) -> UdpSocket {
     let open = || {
         let socket = UdpSocket::bind(from)?;
@@ -23,23 +24,23 @@ fn connected(netns: BorrowedFd<'_>, from: SocketAddr, to: SocketAddr) -> UdpSock
     netlink::in_netns(netns, open).unwrap().unwrap()
 }
 
-/// What is said of a packet.
+/// The kind of error.
 #[derive(Clone, Copy)]
 enum Trouble {
-    /// Nobody is at the port that the datagram went to.
+    /// The datagram's port is closed.
     Port,
     /// The datagram was too large.
     Large,
-    /// The answer to a ping was too large. Conntrack knows an answer by what was asked alone.
+    /// The reply to a ping was too large. Conntrack only recognizes it by the request.
     LargeAnswer,
 }
 
-/// The least that a packet may have to be: of IPv4 what we say, of IPv6 what everything carries.
+/// The smallest accepted MTU: our choice for IPv4, the protocol's minimum for IPv6.
 const SMALL: [&str; 2] = ["mtu 600", "mtu 1280"];
 
-/// Sends, from a namespace, an error about a packet from `from` to `to`, to who has sent it.
+/// Sends, from a namespace, an error about a packet from `from` to `to`, to its sender.
 fn tell(netns: BorrowedFd<'_>, trouble: Trouble, from: SocketAddr, to: SocketAddr) {
-    // The header that is told of, as far as conntrack looks: UDP's, or ICMP's, 8 bytes.
+    // The embedded header, as far as conntrack reads it: UDP's, or ICMP's, 8 bytes.
     let udp = || [from.port().to_be_bytes(), to.port().to_be_bytes(), [0, 9], [0, 0]].concat();
     let answer = |kind: u8| vec![kind, 0, 0, 0, 0, 7, 0, 1];
     let send = || match (from.ip(), to.ip()) {
@@ -87,7 +88,7 @@ fn checksum(bytes: &[u8]) -> u16 {
     !((sum >> 16) + sum) as u16
 }
 
-/// Waits until what a Pod sends after all that it has sent before has come: so would the errors have.
+/// Waits until a Pod's later packet has arrived: so would the errors have.
 fn passed(pod: &Pod, netns: BorrowedFd<'_>, address: IpAddr, family: usize) {
     let last = SocketAddr::new(address, 6001);
     let listener = netlink::in_netns(netns, || UdpSocket::bind(last)).unwrap().unwrap();
@@ -97,7 +98,7 @@ fn passed(pod: &Pod, netns: BorrowedFd<'_>, address: IpAddr, family: usize) {
     listener.recv(&mut [0; 9]).unwrap();
 }
 
-/// How a namespace gets to an address.
+/// A namespace's route to an address.
 fn way(netns: BorrowedFd<'_>, to: IpAddr) -> String {
     run_in(netns, "ip", &["route", "get", &to.to_string()])
 }
@@ -121,7 +122,7 @@ fn errors_about_a_connection_come_from_its_ends_alone() {
             assert!(socket.take_error().unwrap().is_none(), "a third Pod's error about {ends:?} has come");
         }
         talk().unwrap();
-        // The same of the ends themselves comes: of the one that was called, and of the caller.
+        // The same from the real ends arrives: from the called one, and from the caller.
         let by = [&two, &one];
         for (at, socket) in sockets.iter().enumerate() {
             tell(by[at].netns.as_fd(), Trouble::Port, ends[at], ends[1 - at]);
@@ -132,8 +133,8 @@ fn errors_about_a_connection_come_from_its_ends_alone() {
     }
 }
 
-/// Conntrack knows no connection of such an error, so that it is not related but invalid. A Pod would make the node's own packets
-/// small, to whatever address it likes: to the server, a registry, other nodes.
+/// Conntrack knows no connection for such an error, so it is not related but invalid. A Pod could shrink the node's own packets to
+/// any address: the server, a registry, other nodes.
 #[test]
 fn errors_about_what_nobody_has_sent_are_nothing_to_the_node() {
     let node = Node::dual();
@@ -144,7 +145,7 @@ fn errors_about_what_nobody_has_sent_are_nothing_to_the_node() {
     let addresses =
         [["203.0.113.1", "203.0.113.7", "203.0.113.8"], ["2001:db8:113::1", "2001:db8:113::7", "2001:db8:113::8"]];
     for (family, [own, one, other]) in addresses.into_iter().enumerate() {
-        // A router on the node's own link is believed: such errors are well made.
+        // A router on the node's own link is trusted: this verifies that such errors are well-formed.
         tell(outside.as_fd(), Trouble::LargeAnswer, at(own, 0), at(one, 0));
         eventually(|| way(node.netns(), at(one, 0).ip()), |way| way.contains(SMALL[family]));
         tell(pod.netns.as_fd(), Trouble::LargeAnswer, at(own, 0), at(other, 0));
@@ -154,7 +155,7 @@ fn errors_about_what_nobody_has_sent_are_nothing_to_the_node() {
     }
 }
 
-/// As the node's own socket sees it a call goes to the Service's address, which no tracked connection has as its other end.
+/// For the node's own socket a call goes to the Service's address, which no tracked connection has as its other end.
 #[test]
 fn errors_about_a_nodes_call_to_a_service_do_not_reach_it() {
     let node = Node::dual();
@@ -178,7 +179,7 @@ fn errors_about_a_nodes_call_to_a_service_do_not_reach_it() {
     }
 }
 
-/// Forgets all tracked connections, as `conntrack -F`.
+/// Deletes all tracked connections, like `conntrack -F`.
 fn forget_all(netns: BorrowedFd<'_>) {
     const IPCTNL_MSG_CT_DELETE: u16 = (libc::NFNL_SUBSYS_CTNETLINK as u16) << 8 | 2;
     let mut flush = Writer::new();
@@ -186,8 +187,8 @@ fn forget_all(netns: BorrowedFd<'_>) {
     Socket::open_in(netns).unwrap().request("flush conntrack", flush).unwrap();
 }
 
-/// What is not invalid, though there is no connection of it. The node's own goes on; a Pod's ends at once, as it would be charged to
-/// who sends next, and not to who has opened it.
+/// What is not invalid although it has no connection. The node's own connection continues; a Pod's is reset at once, as it would be
+/// charged to the next sender instead of its initiator.
 #[test]
 fn what_conntrack_has_lost_is_told_and_what_comes_in_pieces_passes() {
     let node = Node::dual();
@@ -204,7 +205,7 @@ fn what_conntrack_has_lost_is_told_and_what_comes_in_pieces_passes() {
             assert_eq!(echo(connection, "still there").unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
         }
         echo(of_node, "still there").unwrap();
-        // A datagram in several pieces.
+        // A fragmented datagram.
         let to = SocketAddr::new(own.ip(), 6002);
         let listener = netlink::in_netns(node.netns(), || UdpSocket::bind(to)).unwrap().unwrap();
         listener.set_read_timeout(Some(Duration::from_secs(5))).unwrap();

@@ -1,4 +1,4 @@
-//! Frames that no honest Pod sends: a node learns no neighbours from them, and takes no source that is not the Pod's own.
+//! Forged frames: a node learns no neighbours from them, and accepts only the Pod's own source addresses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -16,11 +16,11 @@ const IPV6: u16 = 0x86dd;
 /// The hardware address of the node's end of each link.
 const NODE: [u8; 6] = [0xee; 6];
 
-/// Sends packets over a Pod's link past its own kernel's routes, as who has CAP_NET_RAW.
+/// Sends packets over a Pod's link bypassing its kernel's routes, using CAP_NET_RAW.
 fn send(pod: &Pod, protocol: u16, packets: &[Vec<u8>]) {
     let index = eth0_index(pod);
     let send = || {
-        // SAFETY: a plain call; the descriptor is nobody else's.
+        // SAFETY: a plain call; we own the descriptor.
         let socket = unsafe {
             let fd = libc::socket(libc::AF_PACKET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
             assert!(fd >= 0, "{}", std::io::Error::last_os_error());
@@ -34,7 +34,7 @@ fn send(pod: &Pod, protocol: u16, packets: &[Vec<u8>]) {
         to.sll_halen = 6;
         to.sll_addr[..6].copy_from_slice(&NODE);
         for packet in packets {
-            // SAFETY: both pointers are to what lives until the call returns, with their lengths.
+            // SAFETY: both pointers are valid until the call returns, with their lengths.
             let sent = unsafe {
                 let (at, length) = ((&raw const to).cast(), size_of_val(&to) as u32);
                 libc::sendto(socket.as_raw_fd(), packet.as_ptr().cast(), packet.len(), 0, at, length)
@@ -53,13 +53,13 @@ fn checksum(bytes: &[u8]) -> [u8; 2] {
     (!((sum >> 16) + sum) as u16).to_be_bytes()
 }
 
-/// Tells the hardware address of `sender`, unasked.
+/// An unsolicited ARP reply for `sender`.
 fn arp_reply(sender: Ipv4Addr, to: Ipv4Addr) -> Vec<u8> {
     let head = [0, 1, 8, 0, 6, 4, 0, 2];
     [&head[..], &[2, 0, 0, 0, 0, 9], &sender.octets(), &NODE, &to.octets()].concat()
 }
 
-/// A datagram without a checksum, as a host sends that has no address yet.
+/// A datagram without a checksum, as from a host without an address.
 fn datagram(from: Ipv4Addr, to: Ipv4Addr, source_port: u16) -> Vec<u8> {
     let head = [0x45, 0, 0, 29, 0, 0, 0, 0, 64, 17, 0, 0];
     let mut packet = [&head[..], &from.octets(), &to.octets()].concat();
@@ -70,7 +70,7 @@ fn datagram(from: Ipv4Addr, to: Ipv4Addr, source_port: u16) -> Vec<u8> {
     packet
 }
 
-/// A message of ICMPv6 with the right checksum.
+/// An ICMPv6 message with a valid checksum.
 fn icmp6(from: Ipv6Addr, to: Ipv6Addr, mut message: Vec<u8>) -> Vec<u8> {
     let length = message.len() as u16;
     let pseudo =
@@ -89,7 +89,7 @@ fn a_node_learns_no_neighbours_from_a_pod() {
     let node = Node::dual();
     let pod = node.server("pod");
     let _outside = outsider(&node, "uplink", "198.18.0.1/16", "198.18.0.2/16");
-    // A machine may take what it has not asked for, as some want it for addresses that move.
+    // A machine may be configured to accept unsolicited ARP, for addresses that move.
     let link = links::link_name(&pod.uid);
     let set = |name: &str| netlink::sysctl(&JournalWriter::none(), name, "1");
     for name in ["net/ipv4/conf/all/arp_accept", &format!("net/ipv6/conf/{link}/accept_untracked_na")] {
@@ -98,7 +98,7 @@ fn a_node_learns_no_neighbours_from_a_pod() {
     let IpAddr::V4(own) = node.network.addresses()[0] else { panic!("the node's first address") };
     let replies: Vec<_> = (0..500u16).map(|n| arp_reply(Ipv4Addr::from(0xc612_0100 + u32::from(n)), own)).collect();
     send(&pod, ARP, &replies);
-    // The Pod's own address tells of others', and others ask for routers.
+    // Announcements about other addresses from the Pod's own one, and router solicitations from others.
     let IpAddr::V6(from) = pod.ips[1] else { panic!("the Pod's second address") };
     let other = |n| Ipv6Addr::new(0xfd00, 0x244, 1, 0, 0, 0, 1, n);
     let tell = |n| {
@@ -108,7 +108,7 @@ fn a_node_learns_no_neighbours_from_a_pod() {
     let solicit = |n| icmp6(other(n), ROUTERS, [&[133, 0, 0, 0, 0, 0, 0, 0, 1, 1][..], &[2, 0, 0, 0, 0, 9]].concat());
     let said: Vec<_> = (0..500).flat_map(|n| [tell(n), solicit(1000 + n)]).collect();
     send(&pod, IPV6, &said);
-    // All of it has come by now.
+    // All of it has arrived by now.
     assert!(ask(node.netns(), pod.endpoint()).is_ok() && ask(node.netns(), pod.endpoint6()).is_ok());
     for family in ["-4", "-6"] {
         let known = run_in(node.netns(), "ip", &[family, "neighbour", "show", "dev", &link]);
@@ -117,8 +117,8 @@ fn a_node_learns_no_neighbours_from_a_pod() {
     }
 }
 
-/// What comes from no address is nobody's: it counts for no Pod's share of the tracked connections. The kernel's own check of sources
-/// lets it pass where it goes to all.
+/// Packets from the unspecified address have no owner: they would count for no Pod's share of conntrack. The kernel's own source
+/// check lets them pass to multicast.
 #[test]
 fn a_pod_has_an_address_whomever_it_sends_to() {
     let node = Node::dual();

@@ -1,4 +1,4 @@
-//! What is left of a Pod's connections when its address is given to another one: nothing, and others' stay.
+//! A former Pod's connections are gone when its address is reassigned, and others' stay.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -23,14 +23,14 @@ fn bound(netns: BorrowedFd<'_>, at: SocketAddr) -> UdpSocket {
     socket
 }
 
-/// What comes, and from whom.
+/// A received datagram and its sender.
 fn received(socket: &UdpSocket) -> (String, SocketAddr) {
     let mut buffer = [0; 64];
     let (length, from) = socket.recv_from(&mut buffer).unwrap();
     (String::from_utf8_lossy(&buffer[..length]).into_owned(), from)
 }
 
-/// A node with one address for Pods to share one after the other, and others.
+/// A node with a single Pod address to be reused, and others.
 fn with_one_address(node: &Node) {
     node.network.set_pod_ranges(vec!["10.244.9.0/30".parse().unwrap()]);
     node.load(&[]);
@@ -43,7 +43,7 @@ fn a_new_pod_gets_nothing_of_the_connections_of_the_one_before() {
     let outside = outsider(&node, "uplink", "203.0.113.1/24", "203.0.113.9/24");
     let old = node.pod("old");
     let server = bound(outside.as_fd(), at("203.0.113.9", 7000));
-    // One that the Pod has begun, with an answer; one that the node has.
+    // One initiated by the Pod, with a response; one initiated by the node.
     let client = bound(old.netns.as_fd(), SocketAddr::new(old.ip(), 5000));
     client.send_to(b"hello", server.local_addr().unwrap()).unwrap();
     let (_, masqueraded) = received(&server);
@@ -63,7 +63,7 @@ fn a_new_pod_gets_nothing_of_the_connections_of_the_one_before() {
     assert_eq!(received(&inbox).0, "from the node");
 }
 
-/// A connection through a Service, which goes on in the table though the Service leads elsewhere.
+/// A connection through a Service, which stays tracked though the Service leads elsewhere.
 #[test]
 fn a_new_pod_gets_nothing_of_what_led_to_the_one_before() {
     let node = Node::single();
@@ -87,8 +87,8 @@ fn a_new_pod_gets_nothing_of_what_led_to_the_one_before() {
     assert_eq!(ask(node.netns(), new.endpoint()).unwrap().0, "new");
 }
 
-/// A connection of the calling thread's namespace from this very port, and its first line. It ends with a reset, so that its port is
-/// free at once.
+/// A connection from exactly this port in the calling thread's namespace, and its first line. It is closed by a reset, so that its
+/// port is free at once.
 fn from_port(port: u16, to: SocketAddrV4) -> std::io::Result<(String, BufReader<TcpStream>)> {
     let fd = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     setsockopt(&fd, sockopt::ReuseAddr, &true)?;
@@ -96,7 +96,7 @@ fn from_port(port: u16, to: SocketAddrV4) -> std::io::Result<(String, BufReader<
     setsockopt(&fd, sockopt::SendTimeout, &TimeVal::seconds(5))?;
     bind(fd.as_raw_fd(), &SockaddrIn::new(0, 0, 0, 0, port))?;
     let deadline = Instant::now() + Duration::from_secs(5);
-    // The one before may not have come to its end yet.
+    // The previous one may not have ended yet.
     while let Err(why) = connect(fd.as_raw_fd(), &SockaddrIn::from(to)) {
         if why != Errno::EADDRNOTAVAIL || Instant::now() > deadline {
             return Err(why.into());
@@ -110,7 +110,7 @@ fn from_port(port: u16, to: SocketAddrV4) -> std::io::Result<(String, BufReader<
     Ok((line.split(' ').next().unwrap_or_default().to_owned(), reader))
 }
 
-/// Keeps the calling thread on the first CPU that it may have: what one connection gives back there is the next one's.
+/// Pins the calling thread to its first CPU: memory freed there by one connection is reused for the next.
 fn stay_on_one_cpu() {
     let (this, mut one) = (Pid::from_raw(0), CpuSet::new());
     let all = sched_getaffinity(this).unwrap();
@@ -118,13 +118,13 @@ fn stay_on_one_cpu() {
     sched_setaffinity(this, &one).unwrap();
 }
 
-/// What is tracked is listed, and then deleted. Between, a client may open a connection anew from the port of one that has ended:
-/// another entry, in the place of the old one, which leads to somebody who is there.
+/// Entries are listed, and then deleted. In between, a client may reopen a connection from the port of a closed one: another entry
+/// at the same address, which leads to a live endpoint.
 #[test]
 fn a_connection_from_the_port_of_a_forgotten_one_stays() {
     let node = Node::single();
     let (client, other) = (node.pod("client"), node.server("other"));
-    // The one address that is left is somebody's of whom the node does not know: whoever is given it in vain has it forgotten.
+    // The one remaining address is in use without the node's knowledge: attempting to assign it deletes its connections.
     node.network.set_pod_ranges(vec!["10.244.9.0/30".parse().unwrap()]);
     let gone = outsider(&node, "pw000000000000", "198.18.0.1/30", "198.18.0.2/30");
     run_in(gone.as_fd(), "ip", &["address", "add", "10.244.9.2/32", "dev", "lo"]);
@@ -170,7 +170,7 @@ fn what_is_sent_to_the_address_of_a_gone_pod_goes_nowhere() {
     let outside = outsider(&node, "uplink", "203.0.113.1/24", "203.0.113.9/24");
     run_in(node.netns(), "ip", &["route", "add", "default", "via", "203.0.113.9"]);
     let old = node.pod("old");
-    // Whoever is behind the default route could take itself for it.
+    // A host behind the default route could accept its packets.
     run_in(outside.as_fd(), "ip", &["address", "add", &format!("{}/32", old.ip()), "dev", "lo"]);
     let inbox = bound(outside.as_fd(), at("0.0.0.0", 7000));
     let socket = bound(client.netns.as_fd(), SocketAddr::new(client.ip(), 5000));
@@ -180,7 +180,7 @@ fn what_is_sent_to_the_address_of_a_gone_pod_goes_nowhere() {
     assert_eq!(received(&inbox).0, "to the outside");
 }
 
-/// Many at once are looked for in one listing.
+/// Many are deleted with one listing.
 #[test]
 fn of_all_pods_that_are_gone_nothing_is_tracked() {
     let node = Node::dual();

@@ -1,4 +1,4 @@
-//! What of a node's network is damaged by somebody else is as it was within a second or so, and nothing fights for it.
+//! External damage to a node's network is repaired within a second or so, without fights.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,7 +13,7 @@ use podwright_net::{Healing, Repair, links, netlink};
 use super::net_world::*;
 
 const VIP: &str = "10.96.1.1";
-/// Far more than it takes; the time of each is printed.
+/// Far more than needed; each time is printed.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Where nothing is said of how long it takes: a healer rests for several times what a look has taken, which may be long beside others.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -21,11 +21,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const UID: &str = "5eb0aa11-2233-4000-8000-000000000000";
 const LINK: &str = "pw5eb0aa112233";
 
-/// A node that heals itself, with a Pod behind a Service.
+/// A self-healing node with a Pod behind a Service.
 struct World {
     _healing: Healing,
     repairs: Receiver<Repair>,
-    /// How many repairs were told; the same is told once a minute.
+    /// Number of reported repairs; the same one is reported once a minute.
     told: Cell<u32>,
     node: Node,
     pod: Pod,
@@ -44,13 +44,13 @@ fn world() -> World {
 }
 
 impl World {
-    /// All that the kernel has of it, as text. A link that was made anew has another number.
+    /// The whole kernel state as text. A recreated link has another number.
     fn shown(&self) -> String {
         let show = |netns: BorrowedFd<'_>, program: &str, words: &str| {
             let run = || Command::new(program).args(words.split(' ')).output().unwrap().stdout;
             String::from_utf8(netlink::in_netns(netns, run).unwrap()).unwrap()
         };
-        // Not what packets put into the sets.
+        // Without the sets filled by packets.
         let mut text = show(self.node.netns(), "nft", "-t list ruleset");
         for set in ["map ip podwright services", "map ip podwright endpoints", "map ip podwright cluster-ips"]
             .into_iter()
@@ -69,7 +69,7 @@ impl World {
             let value = netlink::in_netns(self.node.netns(), || netlink::read_sysctl(&format!("net/ipv4/{name}")));
             text += &format!("{name} = {:?}\n", value.unwrap().ok());
         }
-        // What was taken away and put back comes last among its like.
+        // Restored items are listed last among their kind.
         let line = |line: &str| {
             let words = line.split(' ').filter(|word| !word.is_empty());
             let mut words: Vec<&str> =
@@ -80,7 +80,7 @@ impl World {
         text.lines().map(line).collect::<Vec<_>>().join("\n")
     }
 
-    /// Damages something and waits until all is as it was.
+    /// Damages something and waits until everything is restored.
     fn heals(&self, what: &str, damage: impl FnOnce(&World)) {
         let before = self.shown();
         damage(self);
@@ -197,7 +197,7 @@ fn wait_until(what: &str, holds: impl Fn() -> bool) {
     println!("{what} after {} ms", begun.elapsed().as_millis());
 }
 
-/// A Pod that may administer its own network does as it likes with it, and its agent's own changes are not taken for damage.
+/// A Pod that may administer its own network can change it, and the agent's own changes are not treated as damage.
 #[test]
 fn what_is_not_damage_is_left_alone() {
     let world = world();
@@ -221,7 +221,8 @@ fn what_is_not_damage_is_left_alone() {
     world.nft("delete table ip others");
 }
 
-/// A Pod that may administer its own network can make millions of routes: nobody reads them, and others' damage is mended as ever.
+/// A Pod that may administer its own network can create millions of routes: they are not read, and others' damage is still
+/// repaired.
 #[test]
 fn what_a_pod_makes_by_the_thousands_is_not_read() {
     let world = world();
@@ -244,7 +245,7 @@ fn what_a_pod_makes_by_the_thousands_is_not_read() {
     });
 }
 
-/// Somebody who deletes the table again and again does not make the agent spin, nor fill its log.
+/// Repeated deletion of the table does not make the agent spin, or fill its log.
 #[test]
 fn whoever_fights_is_answered_a_few_times_a_second_and_told_of_twice() {
     let world = world();
@@ -266,7 +267,7 @@ fn whoever_fights_is_answered_a_few_times_a_second_and_told_of_twice() {
     });
 }
 
-/// What threads of this name have used together.
+/// The total CPU time of threads with this name.
 fn cpu_of_thread(name: &str) -> Duration {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let ticks = tasks.filter_map(|task| {
@@ -280,8 +281,8 @@ fn cpu_of_thread(name: &str) -> Duration {
     Duration::from_millis(ticks.sum::<u64>() * 10)
 }
 
-/// What says who has which address is damaged or gone while the agent is: living Pods whose routes are there keep theirs, and others
-/// get others. One of which only its own end knows is lost: what a Pod says of itself is no reason to give it an address.
+/// The record of addresses is damaged or deleted while the agent is down: live Pods with routes keep theirs, and others get
+/// different ones. One known only from its own end is lost: a Pod's claim is no reason to give it an address.
 #[test]
 fn addresses_of_living_pods_are_known_without_their_record() {
     for damage in ["", "{\"owners\":{\"", "gone"] {
@@ -292,7 +293,7 @@ fn addresses_of_living_pods_are_known_without_their_record() {
             "gone" => std::fs::remove_file(&record).unwrap(),
             bytes => std::fs::write(&record, bytes).unwrap(),
         }
-        // This one has the other's address, and one of nobody's, on an end of its own making.
+        // This one has the other's address, and a free one, on its own replacement link.
         run_in(node.netns(), "ip", &["route", "del", &two.ip().to_string()]);
         run_in(node.netns(), "ip", &["-6", "route", "del", &two.ips[1].to_string()]);
         let add = |address: &str| run_in(two.netns.as_fd(), "ip", &["address", "add", address, "dev", "eth0"]);

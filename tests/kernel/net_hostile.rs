@@ -1,4 +1,4 @@
-//! What a tenant's objects could do to a node's tables and to others' addresses, and do not.
+//! What a tenant's objects could do to a node's tables and to others' addresses, and cannot.
 
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -13,7 +13,7 @@ use super::net_world::*;
 const OUTSIDE: [&str; 2] = ["203.0.113.9", "2001:db8:113::9"];
 const BALANCED: [&str; 2] = ["198.51.100.7", "2001:db8:51::7"];
 
-/// A node with an outsider that has a way to load balancers' addresses, in both families.
+/// A node with an outside host that has a route to load balancers' addresses, in both families.
 fn with_outsider() -> (Node, std::os::fd::OwnedFd) {
     let node = Node::dual();
     let outside = outsider(&node, "uplink", "203.0.113.1/24", "203.0.113.9/24");
@@ -24,7 +24,7 @@ fn with_outsider() -> (Node, std::os::fd::OwnedFd) {
     (node, outside)
 }
 
-/// A Service at a load balancer's addresses for these sources alone.
+/// A Service at a load balancer's addresses, restricted to these sources.
 fn restricted(pod: &Pod, ranges: &[IpNet]) -> Service {
     let mut web = service("10.96.1.1", &[pod.endpoint()]);
     web.ports.push(port("fd00:96::5", Protocol::Tcp, &[pod.endpoint6()]));
@@ -39,14 +39,14 @@ fn restricted(pod: &Pod, ranges: &[IpNet]) -> Service {
 fn ranges_of_sources_are_what_they_say() {
     let (node, outside) = with_outsider();
     let pod = node.server("a");
-    // By their ranges the one or the other of these addresses may come, both or none.
+    // Their ranges permit one of these addresses, both or none.
     let cases: [(&[&str], [bool; 2]); 8] = [
         (&["203.0.113.9/32", "2001:db8:113::9/128"], [true, true]),
         (&["203.0.113.8/31", "2001:db8:113::/64"], [true, true]),
         (&["128.0.0.0/1", "2000::/3"], [true, true]),
         (&["203.0.113.0/28"], [true, false]),
         (&["2001:db8:113::8/125"], [false, true]),
-        // An address is not the network that begins with it.
+        // An address is not the network that starts with it.
         (&["203.0.113.0/32", "203.0.113.10/31", "2001:db8:113::/128", "2001:db8:112::/48"], [false, false]),
         (&["0.0.0.0/0"], [true, false]),
         (&["0.0.0.0/1", "128.0.0.0/1", "::/1", "8000::/1"], [true, true]),
@@ -58,7 +58,7 @@ fn ranges_of_sources_are_what_they_say() {
         let came = BALANCED.map(|to| ask(outside.as_fd(), at(to, 80)).is_ok());
         assert_eq!(came, expected, "{OUTSIDE:?} by {ranges:?}");
     }
-    // Another one's ranges open nothing.
+    // Another Service's ranges have no effect.
     let mut other = restricted(&pod, &["203.0.113.0/24".parse().unwrap()]);
     other.ports.truncate(1);
     other.ports[0].external_ips = vec!["198.51.100.8".parse().unwrap()];
@@ -68,8 +68,8 @@ fn ranges_of_sources_are_what_they_say() {
     assert!(ask(outside.as_fd(), at(BALANCED[0], 80)).is_err());
 }
 
-/// The kernel copies a set of intervals with several fields for each transaction, and walks over it for each element that goes: with
-/// tens of thousands of elements, tables stand still for minutes.
+/// The kernel copies a set of multi-field intervals for each transaction, and walks it for each removed element: with tens of
+/// thousands of elements, tables are blocked for minutes.
 #[test]
 fn many_ranges_of_sources_come_and_go_quickly() {
     let (node, _outside) = with_outsider();
@@ -136,18 +136,19 @@ fn no_external_address_covers_a_server() {
     }
 }
 
-/// What has no link has no addresses either: else it would count as connected, and others' Services lead to who gets them next.
+/// Without a link a Pod has no addresses: otherwise it would count as connected, and others' Services would lead to their next
+/// owner.
 #[test]
 fn a_pod_that_cannot_be_attached_keeps_no_addresses() {
     let node = Node::dual();
     let pod = netlink::new_netns().unwrap();
-    // The place of its link is taken, by something that is none.
+    // Another interface occupies its link's name.
     run_in(pod.as_fd(), "ip", &["link", "add", "eth0", "type", "veth", "peer", "name", "q0"]);
     let attach = || node.wait(node.network.attach("unlucky", pod.try_clone().unwrap(), &JournalWriter::none()));
     assert!(attach().is_err());
     assert_eq!(node.network.addresses_of("unlucky"), None);
     assert_eq!(node.wait(node.network.list()).unwrap().len(), 0, "half of a link is left");
-    // Who has been connected before keeps what it has: it may be mended.
+    // A previously connected Pod keeps its addresses: it may be repaired.
     let connected = node.pod("connected");
     let again = netlink::new_netns().unwrap();
     run_in(again.as_fd(), "ip", &["link", "add", "eth0", "type", "veth", "peer", "name", "q0"]);

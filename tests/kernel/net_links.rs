@@ -1,4 +1,4 @@
-//! Pod links: addresses, routes and neighbours that carry packets, and what is left when they go.
+//! Pod links: addresses, routes and neighbours that carry packets, and their removal.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6, UdpSocket};
@@ -44,8 +44,8 @@ fn a_pod_to_the_outside_has_the_nodes_address() {
     assert_eq!(seen, ("internet".to_owned(), "203.0.113.1".parse().unwrap()));
 }
 
-/// Datagrams from a source that is not the Pod's own do not arrive: not another Pod's, not the node's, of either family,
-/// and whatever `conf.all.rp_filter` is (a larger value than the link's counts instead; 2 is the loose check).
+/// Datagrams with another source than the Pod's own do not arrive: another Pod's, the node's, of either family, with any
+/// `conf.all.rp_filter` (the larger value counts; 2 is the loose check).
 #[test]
 fn a_pod_cannot_lie_about_its_address() {
     let node = Node::dual();
@@ -82,7 +82,7 @@ pub fn eth0_index(pod: &Pod) -> u32 {
     shown.split(':').next().and_then(|index| index.trim().parse().ok()).expect("ip shows a link's index first")
 }
 
-/// Whoever is sent to in fe80::/64 takes a place in the kernel's one table of neighbours: so there is no route there.
+/// Each destination in fe80::/64 would take an entry in the kernel's single neighbour table: so there is no route.
 #[test]
 fn a_pods_link_has_no_addresses_but_the_pods_own() {
     for node in [Node::single(), Node::dual()] {
@@ -103,8 +103,8 @@ fn a_pods_link_has_no_addresses_but_the_pods_own() {
     }
 }
 
-/// Without any right a process has its kernel take each address for one on the link (SO_BINDTODEVICE, SO_DONTROUTE). While one is
-/// asked for it keeps its place in the one table of neighbours; what nobody is asked for goes where the place is needed.
+/// Without privileges a process can make its kernel treat each address as on-link (SO_BINDTODEVICE, SO_DONTROUTE). With resolution
+/// each keeps an entry in the single neighbour table; without, it is evicted when needed.
 #[test]
 fn a_pod_has_its_own_kernel_ask_for_no_neighbours() {
     let node = Node::dual();
@@ -143,7 +143,7 @@ fn an_interrupted_attach_is_finished() {
     let node = Node::single();
     let server = node.server("server");
     let pod = node.pod("pod-a");
-    // As if the agent had died after making the pair, and again in a new sandbox of the same Pod.
+    // As if the agent had died after creating the pair, and again in a new sandbox of the same Pod.
     run_in(pod.netns.as_fd(), "ip", &["addr", "flush", "dev", "eth0"]);
     run_in(pod.netns.as_fd(), "ip", &["link", "set", "eth0", "down"]);
     node.wait(node.network.attach("pod-a", pod.netns.try_clone().unwrap(), &JournalWriter::none())).unwrap();
@@ -251,8 +251,8 @@ fn the_first_datagram_to_a_new_pod_arrives() {
     }
 }
 
-/// A node that comes after one whose links listened to ARP makes them deaf while Pods run. The kernel forgets all neighbours of a link
-/// then, and the Pod's own side of it may be as the Pod likes.
+/// A node following one whose links used ARP disables it while Pods run. The kernel then drops all neighbours of the link, and the
+/// Pod may have altered its own side.
 #[test]
 fn a_running_pod_is_not_cut_off_by_a_link_that_is_made_deaf() {
     let node = Node::dual();
@@ -265,7 +265,7 @@ fn a_running_pod_is_not_cut_off_by_a_link_that_is_made_deaf() {
         run_in(node.netns(), "ip", &["neighbour", "replace", &ip.to_string(), "dev", &name, "lladdr", mac]);
     }
     assert_eq!(ask(node.netns(), pod.endpoint()).unwrap().0, "pod-a");
-    // Its own side cannot be finished: no addresses of IPv6.
+    // Its own side cannot be completed: IPv6 addresses are rejected.
     let off = || std::fs::write("/proc/sys/net/ipv6/conf/eth0/disable_ipv6", "1");
     netlink::in_netns(pod.netns.as_fd(), off).unwrap().unwrap();
     let netns = pod.netns.try_clone().unwrap();
@@ -296,7 +296,7 @@ fn the_address_of_dns_is_not_the_nodes_own() {
     assert_eq!(refused.as_deref(), Some("DNS (--cluster-dns) cannot be on 192.0.2.7: that is the node's own address"));
 }
 
-/// Whoever removes a node on the host's network need not know with which flags it has run.
+/// Removing a node on the host's network works without knowing its flags.
 #[test]
 fn what_was_put_on_loopback_goes_whoever_removes_the_node() {
     let (folder, netns) = (tempfile::tempdir().unwrap(), netlink::new_netns().unwrap());
@@ -319,10 +319,10 @@ fn what_was_put_on_loopback_goes_whoever_removes_the_node() {
         });
         all.join("")
     };
-    // Somebody else's, which the node only uses.
+    // Someone else's, which the node only uses.
     run_in(netns.as_fd(), "ip", &["address", "add", "198.51.100.7/32", "dev", "lo"]);
     let before = look();
-    // The process that such a node is on is in the namespace itself.
+    // The process of such a node is in the namespace itself.
     let inside = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let first = config(&["10.50.0.0/16", "fd00:50::/112"], "10.50.0.10", &["192.0.2.7"]);

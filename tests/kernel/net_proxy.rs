@@ -1,4 +1,4 @@
-//! From the API to packets: objects are written to a real API server, and a Pod sees what follows.
+//! From the API to packets: objects are written to a real API server, and a Pod observes the effects.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -47,7 +47,7 @@ impl Cluster {
         };
         let resolv_conf = self.node.folder.path().join("resolv.conf");
         self.node.wait(async {
-            // A predecessor lets its sockets go soon after it was dropped, not at once.
+            // A predecessor closes its sockets soon after being dropped, not at once.
             let deadline = Instant::now() + Duration::from_secs(10);
             let dns = loop {
                 match Proxy::dns(&config, &self.node.network, &resolv_conf, shared::read_linked).await {
@@ -94,7 +94,7 @@ impl Cluster {
         self.ask(verb, "endpointslices.discovery.k8s.io", name, Some(body));
     }
 
-    /// The events of a reason: about whom, what is said, and how often.
+    /// The events with a reason: object, message, and count.
     fn told(&self, reason: &str) -> Vec<[Value; 3]> {
         let request = Request {
             verb: Verb::List,
@@ -128,7 +128,7 @@ fn what_the_api_says_reaches_packets_and_names() {
     cluster.slice(Verb::Update, &[&b]);
     eventually(|| ask(client.netns.as_fd(), vip).map(|(name, _)| name).ok(), |name| name.as_deref() == Some("b"));
 
-    // What changes while no agent runs is caught up with by the next one.
+    // Changes while no agent runs are applied by the next one.
     drop(proxy);
     cluster.slice(Verb::Update, &[&a]);
     let _proxy = cluster.start();
@@ -180,10 +180,10 @@ fn host_ports_lead_to_their_pod_while_it_runs() {
     assert_eq!(ask(outside.as_fd(), at("203.0.113.1", 8088)).unwrap(), ("web".to_owned(), caller));
     assert_eq!(ask_udp(outside.as_fd(), at("203.0.113.1", 8053)).unwrap(), ("web".to_owned(), caller));
     assert_eq!(reaches(web.netns.as_fd(), there).as_deref(), Some("web"));
-    // One address means that address alone.
+    // An explicit address is the only one.
     assert_eq!(ask(outside.as_fd(), at("203.0.113.1", 8099)).unwrap(), ("web".to_owned(), caller));
     assert_eq!(reaches(client.netns.as_fd(), SocketAddr::new(node_ip, 8099)), None);
-    // One of the node's own likewise; and its loopback, from the node itself alone.
+    // One of the node's own likewise; and its loopback, only from the node itself.
     assert_eq!(reaches(client.netns.as_fd(), SocketAddr::new(node_ip, 8100)).as_deref(), Some("web"));
     assert_eq!(reaches(outside.as_fd(), at("203.0.113.1", 8100)), None);
     let on_loopback = at("127.0.0.1", 8101);
@@ -199,7 +199,7 @@ fn host_ports_lead_to_their_pod_while_it_runs() {
     eventually(|| sends(node.network.netns().fd()), Option::is_none);
 }
 
-/// Nobody tells the node when a port of its loopback is free.
+/// The node is not notified when a loopback port becomes free.
 #[test]
 fn a_port_of_loopback_that_another_has_is_the_pods_once_it_is_free() {
     let cluster = Cluster::new();
@@ -232,14 +232,14 @@ fn who_does_not_get_what_it_names_hears_of_it() {
     }
     let _proxy = cluster.start();
     let told = eventually(|| cluster.told("PortAlreadyAllocated"), |told| told.len() == 2);
-    // One of the two, for both of its ports.
+    // Only one of the two, for both of its ports.
     assert_eq!(told[0][0], told[1][0], "{told:?}");
     let messages: Vec<&str> = told.iter().filter_map(|[_, message, _]| message.as_str()).collect();
     for port in [80, 81] {
         let message = format!("TCP port {port} of 198.51.100.7 leads to another Service or Pod, which is older");
         assert!(messages.contains(&message.as_str()), "{messages:?}");
     }
-    // An address that nobody has is served until a node comes and has it; each reason is told once, whatever the endpoints do.
+    // An unassigned address is served until a node has it; each reason is reported once, whatever happens to endpoints.
     let (told, dns) = (|| cluster.told("ExternalAddressNotServed"), cluster.node.network.config().dns[0]);
     cluster.service(json!({"externalIPs": [dns, "198.51.100.8"], "ports": [{"port": 80}]}));
     let once = |message: &str| [json!("web"), json!(message), json!(1)];
@@ -255,7 +255,7 @@ fn who_does_not_get_what_it_names_hears_of_it() {
     eventually(told, |told| told.len() == 2 && both.iter().all(|one| told.contains(one)));
 }
 
-/// Whoever may write a Service names the servers' addresses as its own: nodes would not reach them any more.
+/// A Service may claim the servers' addresses: nodes would no longer reach them.
 #[test]
 fn servers_are_reached_whatever_services_say() {
     let cluster = Cluster::new();
@@ -279,7 +279,7 @@ fn servers_are_reached_whatever_services_say() {
     assert_eq!(reached(ips[2]), refused);
 }
 
-/// The range of its Pods was no one's until then: a question for it went to whatever server the host asks.
+/// The range of its Pods was unknown before: a question for it went to the host's name servers.
 #[test]
 fn reverse_names_of_a_node_that_joins_are_the_clusters() {
     let cluster = Cluster::new();

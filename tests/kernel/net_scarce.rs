@@ -1,5 +1,4 @@
-//! What Pods of a node share that is scarcer than tracked connections: ports to one outside address, neighbours to ask for, room
-//! to put fragments together.
+//! Shared resources scarcer than conntrack entries: ports to one outside address, neighbour resolutions, fragment memory.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,7 +11,7 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, ipproto};
 
 use super::net_world::*;
 
-/// How many connections the node tracks.
+/// The number of connections tracked by the node.
 fn tracked(node: &Node) -> usize {
     let read = || netlink::read_sysctl("net/netfilter/nf_conntrack_count");
     netlink::in_netns(node.netns(), read).unwrap().unwrap().parse().unwrap()
@@ -24,7 +23,7 @@ fn a_pod_leaves_ports_to_an_outside_address_for_others() {
     let (greedy, other) = (node.pod("greedy"), node.pod("other"));
     let outside = outsider(&node, "uplink", "198.51.100.1/24", "198.51.100.2/24");
     node.serve(outside.as_fd(), "internet", 443);
-    // The greedy one's datagrams of two bytes get no answer.
+    // The greedy Pod's two-byte datagrams get no response.
     let silent = "add table ip sink; add chain ip sink input { type filter hook input priority 0; }; \
                   add rule ip sink input udp length 10 drop";
     run_in(outside.as_fd(), "nft", &[silent]);
@@ -60,7 +59,7 @@ fn a_pod_leaves_ports_to_an_outside_address_for_others() {
     assert!(relieved > 0);
 }
 
-/// Lower ports are the node's own: servers have them, node ports are there, and those below 1024 tell of a privilege.
+/// Lower ports belong to the node: servers and node ports use them, and those below 1024 imply a privilege.
 #[test]
 fn pods_leave_the_node_from_no_port_that_servers_have() {
     let (node, two) = Node::two();
@@ -74,9 +73,9 @@ fn pods_leave_the_node_from_no_port_that_servers_have() {
     let any = |port| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);
     let servers = [2049, 2050, 2051, 2052].map(|port| (bound(outside.as_fd(), any(port)), at("198.51.100.2", port)));
     for port in [111, 700, 1023, 6443, 30080] {
-        // Bound once: whoever forks meanwhile keeps what is closed here open for a moment, and the port with it.
+        // Bound once: concurrent forks may keep a closed socket, and its port, for a moment.
         let client = bound(pod.netns.as_fd(), any(port));
-        // A port of each kind a few times: it is chosen at random, for each flow.
+        // Each kind several times: ports are random per flow.
         for (server, to) in &servers {
             client.send_to(b"x", to).unwrap();
             let (_, from) = server.recv_from(&mut [0; 16]).unwrap();
@@ -84,7 +83,7 @@ fn pods_leave_the_node_from_no_port_that_servers_have() {
             assert!(from.port() >= 32_768, "{port} became {from}");
         }
     }
-    // A client's low port stays no low port of the node's, which brings it to an endpoint elsewhere.
+    // A client's low port is not kept when the node forwards it to a remote endpoint.
     let endpoint = bound(remote.netns.as_fd(), SocketAddr::new(remote.ip(), POD_PORT));
     let mut web = service_of("10.96.1.1", Protocol::Udp, &[remote.endpoint()]);
     web.ports[0].node_port = Some(30080);
@@ -94,7 +93,7 @@ fn pods_leave_the_node_from_no_port_that_servers_have() {
     assert!(from.ip() == at("192.168.50.1", 0).ip() && from.port() >= 32_768, "{from}");
 }
 
-/// Whoever had sent first of ESP or GRE to somebody would get what he answers the node itself.
+/// The first sender of ESP or GRE to a host would receive its responses to the node itself.
 #[test]
 fn what_has_no_ports_does_not_leave_as_the_nodes() {
     let node = Node::single();
@@ -119,20 +118,20 @@ fn what_has_no_ports_does_not_leave_as_the_nodes() {
     let comes = |socket: &std::os::fd::OwnedFd| {
         rustix::net::recv(socket, &mut [0u8; 64], rustix::net::RecvFlags::empty()).is_ok()
     };
-    // GRE without a key, ESP, and a number for experiments.
+    // GRE without a key, ESP, and an experimental number.
     for protocol in [47, 50, 253] {
         let (there, here) = (raw(outside.as_fd(), protocol), raw(other.netns.as_fd(), protocol));
-        // The kernel tells nobody of an error about less than eight bytes.
+        // The kernel sends no error about less than eight bytes.
         let refused = sends(at("198.51.100.2", 0).ip(), protocol, &[0; 8]);
-        // The Pod is told (ICMP): else it waits for answers.
+        // The Pod gets an ICMP error: otherwise it would wait for responses.
         let told = || rustix::net::recv(&refused, &mut [0u8; 64], rustix::net::RecvFlags::empty()).map(drop);
         eventually(told, |told| *told == Err(rustix::io::Errno::HOSTUNREACH)).unwrap_err();
         sends(other.ip(), protocol, b"x");
-        // The one to a Pod comes, with its own source, and later.
+        // The one to a Pod arrives, with its own source, and later.
         eventually(|| comes(&here), |comes| *comes);
         assert!(!comes(&there), "protocol {protocol}");
     }
-    // A ping has a number, by which its answer is known.
+    // A ping has an id that identifies the reply.
     let there = raw(outside.as_fd(), 1);
     sends(at("198.51.100.2", 0).ip(), 1, &[8, 0, 0xf7, 0xf7, 0, 7, 0, 1]);
     eventually(|| comes(&there), |comes| *comes);
@@ -161,14 +160,14 @@ fn a_pod_has_its_node_ask_for_few_neighbours_at_once() {
         let all = run_in(node.netns(), "ip", &[family, "neighbour", "show", "dev", "uplink"]);
         all.lines().filter(|line| line.contains("INCOMPLETE") || line.contains("FAILED")).count()
     };
-    // Nobody has these addresses.
+    // These addresses are unassigned.
     scan(pod.netns.as_fd(), |n| Ipv4Addr::new(198, 18, 4 + a(n), b(n)).into(), 700);
     scan(pod.netns.as_fd(), |n| Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 1, n).into(), 700);
     for family in ["-4", "-6"] {
         let asked = asked(family);
         assert!((200..450).contains(&asked), "{family}: {asked}");
     }
-    // As many as one likes are behind one gateway, which takes one more.
+    // Any number of destinations behind one gateway needs a single entry.
     std::thread::sleep(Duration::from_millis(200));
     run_in(node.netns(), "ip", &["route", "add", "100.64.0.0/16", "via", "198.18.0.2"]);
     run_in(node.netns(), "ip", &["route", "add", "2001:db8:2::/64", "via", "2001:db8:1::2"]);
@@ -178,7 +177,7 @@ fn a_pod_has_its_node_ask_for_few_neighbours_at_once() {
     assert!(tracked(&node) - before > 3900, "{} of 4000", tracked(&node) - before);
 }
 
-/// Whom it has had its node ask for is not free for it from then on: it would come to ask for more and more at once.
+/// An unresponsive neighbour is charged again each time: otherwise the number being resolved would grow.
 #[test]
 fn a_pod_pays_again_for_neighbours_that_do_not_answer() {
     let node = Node::single();
@@ -191,13 +190,13 @@ fn a_pod_pays_again_for_neighbours_that_do_not_answer() {
         scan(pod.netns.as_fd(), |n| Ipv4Addr::from(0xc612_0400 + u32::from(n)).into(), 1500);
         let all = run_in(node.netns(), "ip", &["neighbour", "show", "nud", "incomplete", "dev", "uplink"]);
         most = most.max(all.lines().count());
-        // Those that have answered it has as before.
+        // Responsive ones are still reachable.
         assert_eq!(ask(pod.netns.as_fd(), at("198.18.0.2", 80)).unwrap().0, "neighbour");
     }
     assert!((200..=512).contains(&most), "{most}");
 }
 
-/// A client outside sends with as many addresses as it likes, to a Service whose owner says what its endpoints are.
+/// An outside client uses many source addresses, to a Service whose owner chooses its endpoints.
 #[test]
 fn clients_outside_have_the_node_ask_for_few_neighbours_at_once() {
     let node = Node::single();
@@ -205,7 +204,7 @@ fn clients_outside_have_the_node_ask_for_few_neighbours_at_once() {
     let outside = outsider(&node, "uplink", "198.18.0.1/16", "198.18.0.2/16");
     run_in(node.netns(), "ip", &["route", "add", "198.19.0.0/16", "via", "198.18.0.2"]);
     run_in(outside.as_fd(), "ip", &["route", "add", "local", "198.19.0.0/16", "dev", "lo"]);
-    // Nobody has these endpoints.
+    // These endpoints are unassigned.
     let endpoints: Vec<_> = (0..1000).map(|n| SocketAddr::new(Ipv4Addr::from(0xc612_0400 + n).into(), 9)).collect();
     let mut web = service_of("10.96.1.1", Protocol::Udp, &endpoints);
     web.ports[0].node_port = Some(30080);
@@ -224,7 +223,7 @@ fn clients_outside_have_the_node_ask_for_few_neighbours_at_once() {
     netlink::in_netns(outside.as_fd(), send).unwrap();
     let most = 257 + 60 * (started.elapsed().as_secs() as usize + 1);
     assert!((200..=most).contains(&asked()), "{}, at most {most}", asked());
-    // A Pod has a pace of its own, and no client fills the set of those.
+    // A Pod has its own rate, and clients cannot fill its set.
     let before = asked();
     scan(pod.netns.as_fd(), |n| Ipv4Addr::from(0xc612_4000 + u32::from(n)).into(), 100);
     assert!(asked() >= before + 90, "{before}, then {}", asked());
@@ -232,7 +231,7 @@ fn clients_outside_have_the_node_ask_for_few_neighbours_at_once() {
     assert!(strangers.contains(&pod.ip().to_string()) && !strangers.contains("198.19."), "{strangers}");
 }
 
-/// A network outside has no more than its part of what all outside have together.
+/// An outside network only gets its part of the common rate.
 #[test]
 fn clients_of_one_network_outside_leave_neighbours_for_others() {
     let node = Node::dual();
@@ -246,7 +245,7 @@ fn clients_of_one_network_outside_leave_neighbours_for_others() {
         run_in(outside.as_fd(), "ip", &["route", "add", "local", network, "dev", "lo"]);
     }
     run_in(outside.as_fd(), "sysctl", &["-qw", "net.ipv6.ip_nonlocal_bind=1"]);
-    // By which it asks for the node at once: its own one is tried out first.
+    // The address from which it resolves the node: its own one is used up first.
     run_in(outside.as_fd(), "ip", &["address", "add", "fe80::2/64", "dev", "eth0", "nodad"]);
     let nobody4 = |n: u32| SocketAddr::new(Ipv4Addr::from(0xc612_0400 + n).into(), 9);
     let nobody6 = |n: u32| SocketAddr::new(Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 1, n as u16).into(), 9);
@@ -257,7 +256,7 @@ fn clients_of_one_network_outside_leave_neighbours_for_others() {
     node.apply("default/web", Some(web));
     node.apply("default/web6", Some(web6));
     let from4 = |network: u8, n: u8| IpAddr::from([198, 19, network, n]);
-    // Of IPv6 a site has as many subnets as it likes.
+    // In IPv6 a site has any number of subnets.
     let from6 = |network: u8, n: u8| Ipv6Addr::new(0x2001, 0xdb8, 1 + u16::from(network), n.into(), 0, 0, 0, 1).into();
     let families: [(&str, SocketAddr, &(dyn Fn(u8, u8) -> IpAddr + Sync)); 2] =
         [("-4", at("198.18.0.1", 30080), &from4), ("-6", at("2001:db8:1::1", 30081), &from6)];
@@ -285,7 +284,7 @@ fn clients_of_one_network_outside_leave_neighbours_for_others() {
     }
 }
 
-/// All callers may come by one load balancer, and to each of them the first node may be a new one.
+/// All callers may come through one load balancer, and the first node may be new to each of them.
 #[test]
 fn other_nodes_are_asked_for_whoever_calls() {
     let node = Node::single();
@@ -293,7 +292,7 @@ fn other_nodes_are_asked_for_whoever_calls() {
     node.load(&[]);
     let facts = NodeFacts { other_nodes: vec!["198.18.4.0/24".parse().unwrap()], ..node.facts() };
     node.wait(node.network.set_facts(facts)).unwrap();
-    // Each node has Pods of its own.
+    // Each node has its own Pods.
     for n in 2..=201 {
         let (range, via) = (format!("10.244.{n}.128/25"), format!("198.18.4.{n}"));
         run_in(node.netns(), "ip", &["route", "add", &range, "via", &via]);
@@ -313,7 +312,7 @@ fn other_nodes_are_asked_for_whoever_calls() {
     assert!(asked >= 190, "{asked}");
 }
 
-/// Who has no place in the set of those that ask does not ask without a pace.
+/// A sender without a place in the set gets no unlimited rate.
 #[test]
 fn a_full_set_of_paces_lets_nobody_ask() {
     let node = Node::single();
@@ -321,7 +320,7 @@ fn a_full_set_of_paces_lets_nobody_ask() {
     let _outside = outsider(&node, "uplink", "198.18.0.1/16", "198.18.0.2/16");
     let declaration = run_in(node.netns(), "nft", &["list", "set", "ip", "podwright", "strangers"]);
     assert!(declaration.contains("size 65535"), "{declaration}");
-    // 65,535 that have a place already.
+    // 65,535 already have a place.
     let others: Vec<String> = (0..65_535u32).map(|n| Ipv4Addr::from(0xac10_0000 + n).to_string()).collect();
     let script = node.folder.path().join("full.nft");
     let elements = others.join(" timeout 1h, ");
@@ -338,13 +337,13 @@ fn a_full_set_of_paces_lets_nobody_ask() {
     assert!(asked() >= 50, "{}", asked());
 }
 
-/// The first half of a datagram whose other half never comes.
+/// The first half of a datagram whose second half never comes.
 fn first_half(number: u32, from: IpAddr, to: IpAddr) -> Vec<u8> {
     const LENGTH: u16 = 1400;
     let mut packet = Vec::new();
     match (from, to) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
-            // Version and length, all of it, number, "more fragments", TTL, UDP, checksum (the kernel's).
+            // Version and length, total length, id, "more fragments", TTL, UDP, checksum (the kernel's).
             packet.extend([0x45, 0]);
             packet.extend(LENGTH.to_be_bytes());
             packet.extend((number as u16 + 1).to_be_bytes());

@@ -1,4 +1,4 @@
-//! Services as packets see them: balancing, frontends, policies, refusal, change and restart.
+//! Services as seen by packets: balancing, frontends, policies, refusal, change and restart.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -85,8 +85,8 @@ fn no_endpoints_and_unknown_ports_are_refused_at_once() {
     refused_at_once(|| ask_udp(client.netns.as_fd(), target).map(drop), target);
 }
 
-/// What is dropped is sent again after a second at the earliest (TCP), or never answered (UDP); this machine may be as slow now
-/// and then, and not five times.
+/// Dropped packets are retransmitted after a second at the earliest (TCP), or never answered (UDP); this machine may sometimes be
+/// as slow, but not five times.
 #[track_caller]
 fn refused_at_once(mut ask: impl FnMut() -> std::io::Result<()>, target: SocketAddr) {
     let mut took = Vec::new();
@@ -115,7 +115,7 @@ fn node_ports_answer_outsiders_pods_and_the_node() {
         assert_eq!(names((0..24).map(|_| ask(from, at("203.0.113.1", 30080)).unwrap().0)), both);
     }
     assert_eq!(names((0..24).map(|_| ask_udp(outside.as_fd(), at("203.0.113.1", 30080)).unwrap().0)), both);
-    // Not on loopback: it would leave with a source that cannot come back.
+    // Not on loopback: its source address cannot be routed back.
     assert!(ask(one.netns(), at("127.0.0.1", 30080)).is_err());
 }
 
@@ -184,13 +184,13 @@ fn affinity_holds_and_moves_only_the_clients_of_a_vanished_endpoint() {
         node.apply("default/web", sticky(&all));
         let first = ask(client.netns.as_fd(), at(vip, 80)).unwrap().0;
         assert_eq!(tally(client.netns.as_fd(), at(vip, 80), 20).len(), 1);
-        // Another endpoint goes: this client stays.
+        // Another endpoint is removed: this client stays.
         let other = all.iter().find(|p| p.uid != first).unwrap();
         let without_other: Vec<&Pod> = all.iter().copied().filter(|p| p.uid != other.uid).collect();
         let change = node.apply("default/web", sticky(&without_other));
         assert!(!change.full);
         assert_eq!(ask(client.netns.as_fd(), at(vip, 80)).unwrap().0, first);
-        // Its own goes: it moves, and stays there.
+        // Its own is removed: it moves, and stays there.
         let without_first: Vec<&Pod> = all.iter().copied().filter(|p| p.uid != first).collect();
         node.apply("default/web", sticky(&without_first));
         let counts = tally(client.netns.as_fd(), at(vip, 80), 20);
@@ -198,7 +198,7 @@ fn affinity_holds_and_moves_only_the_clients_of_a_vanished_endpoint() {
     }
 }
 
-/// More clients than one tenant's Services remember, each from an address of its own.
+/// More clients than one tenant's Services can remember, each with its own address.
 #[test]
 fn one_tenants_clients_take_no_room_from_anothers() {
     let (node, _other) = Node::two();
@@ -206,7 +206,7 @@ fn one_tenants_clients_take_no_room_from_anothers() {
     let client = node.pod("client");
     let endpoints: Vec<_> = servers.iter().map(Pod::endpoint).collect();
     let outside = outsider(&node, "uplink", "203.0.113.1/24", "203.0.113.9/24");
-    // All of these addresses are the outsider's (198.18.0.0/15 is for such tests).
+    // All of these addresses belong to the outside host (198.18.0.0/15 is reserved for tests).
     run_in(outside.as_fd(), "ip", &["route", "add", "local", "198.18.0.0/15", "dev", "lo"]);
     run_in(node.netns(), "ip", &["route", "add", "198.18.0.0/15", "via", "203.0.113.9"]);
     let sticky = |ip: &str, tenant: &str| {
@@ -253,7 +253,7 @@ fn what_remembered_the_clients_of_who_is_gone_goes_with_an_agent() {
     node.load(&all[1..]);
     assert_eq!(maps(&node), 1, "a predecessor's map stays");
     assert!(!run_in(node.netns(), "nft", &["list", "table", "ip", "podwright"]).contains("timeout 1m meta"));
-    // What is there is what should be, but for what is damaged now.
+    // The state is correct, except for this damage.
     run_in(node.netns(), "nft", &["flush", "map", "ip", "podwright", "sticky"]);
     let (sender, repairs) = std::sync::mpsc::channel();
     let _healing = node.network.heal(move |repair| drop(sender.send(repair))).unwrap();
@@ -308,7 +308,7 @@ fn a_new_udp_node_port_takes_over_flows_from_before() {
     let outside = outsider(&one, "uplink", "203.0.113.1/24", "203.0.113.9/24");
     one.serve(one.netns(), "node", 30053);
     let socket = udp_socket(outside.as_fd());
-    // Each question is answered, if late on a busy machine.
+    // Each question is answered, possibly late on a busy machine.
     socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     assert_eq!(ask_on(&socket, at("203.0.113.1", 30053)).unwrap().0, "node");
     let mut dns = service_of(VIP, Protocol::Udp, &[a.endpoint()]);
@@ -317,7 +317,7 @@ fn a_new_udp_node_port_takes_over_flows_from_before() {
     assert_eq!(ask_on(&socket, at("203.0.113.1", 30053)).unwrap().0, "a");
 }
 
-/// Whoever may write a Service has its node port's number for others' servers, too: a flow to one that is no node's goes on as it was.
+/// A Service author's node port number may equal that of others' servers: a flow to an address other than the node's is unaffected.
 #[test]
 fn a_new_udp_node_port_leaves_others_flows_to_such_a_port_alone() {
     let (one, _two) = Node::two();
@@ -328,7 +328,7 @@ fn a_new_udp_node_port_leaves_others_flows_to_such_a_port_alone() {
     server.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     let pod = one.pod("client");
     let client = netlink::in_netns(pod.netns.as_fd(), || std::net::UdpSocket::bind("0.0.0.0:0")).unwrap().unwrap();
-    // Each flow leaves from a port that is chosen at random.
+    // Each flow uses a random source port.
     let seen_as = || {
         client.send_to(b"?", to).unwrap();
         server.recv_from(&mut [0; 9]).unwrap().1
@@ -387,7 +387,7 @@ fn a_restart_keeps_connections_and_affinity() {
     assert_eq!(counts.keys().collect::<Vec<_>>(), [&favourite]);
     assert_eq!(tally(client.netns.as_fd(), at(VIP, 80), 40).len(), 3);
     assert!(ask(client.netns.as_fd(), at("10.96.1.9", 80)).is_err(), "a Service deleted meanwhile is gone");
-    // A later change is small again.
+    // A later change is incremental again.
     assert!(!node.apply("default/web", Some(service(VIP, &endpoints[..2]))).full);
 }
 
@@ -432,8 +432,8 @@ fn ten_thousand_services_change_as_fast_as_ten() {
     let small = podwright_net::dataplane::speed::measure(10, 50).unwrap();
     let large = podwright_net::dataplane::speed::measure(10_000, 50).unwrap();
     println!("10: {small:?}\n10,000: load {:?} p50 {:?} p99 {:?}", large.load, large.p50(), large.p99());
-    // Not a timed test: the cost must not grow with the number of Services. The quickest of fifty is what it costs; the others
-    // tell of what else the machine does.
+    // Not a timing test: the cost must not grow with the number of Services. The fastest of fifty is the cost; the others reflect
+    // the machine's load.
     assert!(large.changes[0] < small.changes[0] * 10 + Duration::from_millis(5), "{small:?} {large:?}");
 }
 
@@ -463,12 +463,12 @@ fn an_external_address_is_whose_it_was_first() {
     let answers = || [there, on_node].map(|to| ask(client.netns.as_fd(), to).unwrap().0);
     node.load(&[("shop/web", named("10.96.1.1", 100, &old))]);
     assert_eq!(answers(), ["old", "old"]);
-    // The name that comes first.
+    // The name that sorts first.
     let change = node.apply("aaa/aaa", Some(named("10.96.1.2", 200, &new)));
     assert_eq!(answers(), ["old", "old"]);
     let lost: Vec<_> = change.lost.iter().map(|lost| (lost.key.as_str(), lost.address, lost.port)).collect();
     assert_eq!(lost, [("aaa/aaa", Some(there.ip()), 80), ("aaa/aaa", None, 30080)]);
-    // An agent that starts later sees it the same way; and once the first one goes, it is the other's.
+    // A later agent decides the same way; and once the first one is gone, the other gets it.
     node.load(&[("aaa/aaa", named("10.96.1.2", 200, &new)), ("shop/web", named("10.96.1.1", 100, &old))]);
     assert_eq!(answers(), ["old", "old"]);
     node.apply("shop/web", None);

@@ -1,4 +1,4 @@
-//! One Pod's share of what all Pods of a node use together: tracked connections, and their pace.
+//! One Pod's share of the node's conntrack table, and its rate limit.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,14 +9,14 @@ use podwright_net::netlink;
 
 use super::net_world::*;
 
-/// Opens UDP flows, `count` of them, to as many ports of `to`, a thousand a socket; how many were sent.
+/// Opens `count` UDP flows to different ports of `to`, a thousand per socket; returns how many were sent.
 fn flows(from: BorrowedFd<'_>, to: IpAddr, count: usize) -> usize {
     let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let mut sent = 0;
     while sent < count {
         let socket = netlink::in_netns(from, || UdpSocket::bind(any)).unwrap().unwrap();
         for port in 0..1000.min(count - sent) as u16 {
-            // An answer that the port is closed is an error of the next call.
+            // A port-unreachable error is returned by the next call.
             while socket.send_to(b"x", SocketAddr::new(to, 20_000 + port)).is_err() {}
             sent += 1;
         }
@@ -24,13 +24,13 @@ fn flows(from: BorrowedFd<'_>, to: IpAddr, count: usize) -> usize {
     sent
 }
 
-/// How many connections the node tracks.
+/// The number of connections tracked by the node.
 fn tracked(node: &Node) -> usize {
     let read = || netlink::read_sysctl("net/netfilter/nf_conntrack_count");
     netlink::in_netns(node.netns(), read).unwrap().unwrap().parse().unwrap()
 }
 
-/// A Pod that swallows every datagram without a word, so that flows stay as they are.
+/// A Pod that drops every datagram silently, so that flows stay unreplied.
 fn sink(node: &Node, uid: &str) -> Pod {
     let pod = node.pod(uid);
     for family in ["ip", "ip6"] {
@@ -58,11 +58,11 @@ fn a_pod_that_fills_the_table_loses_what_exceeds_its_share() {
     let before = tracked(&node);
     let relief = node.wait(node.network.keep_shares()).unwrap().expect("nothing was done");
     assert_eq!(relief.lost.keys().copied().collect::<Vec<_>>(), greedy.ips, "{relief:?}");
-    // Of 4096 that Pods may have an eighth stays free: 3584, of which the other one's 1000 and equal parts.
+    // Of the Pods' 4096 an eighth is kept free: 3584, of which the other one's 1000 and equal parts.
     let after = tracked(&node);
     assert!((3000..=3600).contains(&after), "{before} then {after}: {relief:?}");
     assert_eq!(node.wait(node.network.keep_shares()).unwrap(), None, "all is well again");
-    // Who was greedy opens nothing for a while, and keeps what is established; others are served.
+    // The greedy Pod opens nothing for a while, and keeps established ones; others are served.
     assert!(ask_udp(greedy.netns.as_fd(), server.endpoint()).is_err());
     assert!(ask_udp(greedy.netns.as_fd(), server.endpoint6()).is_err());
     assert_eq!(echo(&mut held, "still here").unwrap(), "server still here");
@@ -86,7 +86,7 @@ fn clients_from_outside_and_the_node_have_no_share_to_exceed() {
     flows(small.netns.as_fd(), target.ip(), 500);
     assert_eq!(node.wait(node.network.keep_shares()).unwrap(), None);
     assert!(tracked(&node) >= 3500, "{}", tracked(&node));
-    // What others have is not the Pods' to have: of a table so full they may use a quarter.
+    // Others' entries reduce the Pods' budget: of such a full table they may use a quarter.
     flows(small.netns.as_fd(), target.ip(), 1000);
     let relief = node.wait(node.network.keep_shares()).unwrap().expect("nothing was done");
     assert_eq!(relief.lost.keys().copied().collect::<Vec<_>>(), small.ips, "{relief:?}");
@@ -106,7 +106,7 @@ fn a_pod_opens_connections_no_faster_than_its_pace() {
         });
         let (opened, seconds) = (tracked(&node) - before, started.elapsed().as_secs_f64());
         println!("IPv{ip}: {opened} of {sent} in {seconds:.1} s");
-        // 16384 at once, and as many a second.
+        // 16384 at once, and as many per second.
         let allowed = 16_384.0 * (1.0 + seconds) + 500.0;
         assert!((opened as f64) < allowed, "IPv{ip}: {opened} of {sent} in {seconds:.1} s");
         assert!(opened >= 16_000, "IPv{ip}: {opened} of {sent} in {seconds:.1} s");
@@ -116,7 +116,7 @@ fn a_pod_opens_connections_no_faster_than_its_pace() {
     assert_eq!(ask(other.netns.as_fd(), server.endpoint()).unwrap().0, "server");
 }
 
-/// Datagrams of one flow that nobody answers are new for ever: they are no new flows.
+/// Unanswered datagrams of one flow are new forever: they are not new flows.
 #[test]
 fn a_long_stream_of_datagrams_is_one_flow() {
     let node = Node::single();
@@ -137,7 +137,7 @@ fn a_long_stream_of_datagrams_is_one_flow() {
     assert!(packets >= 40_000, "{packets}");
 }
 
-/// A server would pay for it else: by its next segment, the kernel's probe of a window that stays shut among them.
+/// Otherwise a server would be charged: for its next segment, including zero-window probes.
 #[test]
 fn a_connection_that_is_tracked_no_more_ends() {
     let node = Node::single();
@@ -147,7 +147,7 @@ fn a_connection_that_is_tracked_no_more_ends() {
     let (_, mut held) = hold(client.netns.as_fd(), server.endpoint()).unwrap();
     let deadline = Instant::now() + Duration::from_secs(30);
     let why = loop {
-        // Whoever is silent for longer than a second is forgotten.
+        // Idle for more than a second, it is forgotten.
         std::thread::sleep(Duration::from_millis(1500));
         match echo(&mut held, "still here") {
             Ok(_) => assert!(Instant::now() < deadline, "it goes on"),

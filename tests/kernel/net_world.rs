@@ -1,4 +1,4 @@
-//! Nodes, Pods and outsiders for the network tests: namespaces of their own, real links, real sockets.
+//! Nodes, Pods and outside hosts for the network tests: their own namespaces, real links, real sockets.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};
@@ -32,12 +32,12 @@ pub struct Pod {
 }
 
 impl Node {
-    /// A single node, IPv4 alone, Pods in 10.244.1.0/24.
+    /// A single node, only IPv4, Pods in 10.244.1.0/24.
     pub fn single() -> Node {
         Node::start_in(tempfile::tempdir().unwrap(), 1, &["10.244.1.0/24"], &["10.96.0.0/16"], &[])
     }
 
-    /// From now on the node, which has to be a new one, counts on that many tracked connections.
+    /// Sets the assumed conntrack size of the node, which must be new.
     pub fn set_conntrack_max(&mut self, max: usize) {
         let config = NetworkConfig { conntrack_max: Some(max), ..self.network.config().clone() };
         let ranges = self.network.pod_ranges();
@@ -132,14 +132,14 @@ impl Node {
         self.wait(self.network.apply_services(vec![(key.to_owned(), service.map(Arc::new))])).unwrap()
     }
 
-    /// A Pod without anything listening.
+    /// A Pod without listeners.
     pub fn pod(&self, uid: &str) -> Pod {
         let netns = netlink::new_netns().unwrap();
         let attached = self.wait(self.network.attach(uid, netns.try_clone().unwrap(), &JournalWriter::none())).unwrap();
         Pod { uid: uid.to_owned(), netns, ips: attached.addresses }
     }
 
-    /// A Pod that serves TCP and UDP on 8080: it answers `<uid> <client's address>`, then echoes lines.
+    /// A Pod that serves TCP and UDP on 8080: it responds `<uid> <client's address>`, then echoes lines.
     pub fn server(&self, uid: &str) -> Pod {
         let pod = self.pod(uid);
         self.serve(pod.netns.as_fd(), uid, POD_PORT);
@@ -211,7 +211,7 @@ async fn serve_udp(socket: tokio::net::UdpSocket, name: String) {
     }
 }
 
-/// Who answers a TCP connection from inside `netns`, and as whom it sees the caller.
+/// The server of a TCP connection from inside `netns`, and the client address it sees.
 pub fn ask(netns: BorrowedFd<'_>, to: impl Into<SocketAddr>) -> io::Result<(String, IpAddr)> {
     let (line, _) = hold(netns, to)?;
     answer(&line)
@@ -228,7 +228,7 @@ pub fn hold(netns: BorrowedFd<'_>, to: impl Into<SocketAddr>) -> io::Result<(Str
     Ok((line, reader))
 }
 
-/// Says a line on a held connection and returns the echo.
+/// Sends a line on a held connection and returns the echo.
 pub fn echo(connection: &mut BufReader<TcpStream>, line: &str) -> io::Result<String> {
     connection.get_mut().write_all(format!("{line}\n").as_bytes())?;
     let mut answer = String::new();
@@ -236,7 +236,7 @@ pub fn echo(connection: &mut BufReader<TcpStream>, line: &str) -> io::Result<Str
     Ok(answer.trim().to_owned())
 }
 
-/// Who answers a datagram from a new socket.
+/// The server answering a datagram from a new socket.
 pub fn ask_udp(netns: BorrowedFd<'_>, to: impl Into<SocketAddr>) -> io::Result<(String, IpAddr)> {
     ask_on(&udp_socket(netns), to.into())
 }
@@ -268,7 +268,7 @@ fn answer(line: &str) -> io::Result<(String, IpAddr)> {
     parse(line).ok_or_else(|| io::Error::new(io::ErrorKind::UnexpectedEof, format!("answer {line:?}")))
 }
 
-/// How often each server answers `times` connections.
+/// How many of `times` connections each server answers.
 pub fn tally(netns: BorrowedFd<'_>, to: SocketAddr, times: usize) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for _ in 0..times {
@@ -302,7 +302,7 @@ pub fn run_in(netns: BorrowedFd<'_>, program: &str, arguments: &[&str]) -> Strin
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// A Service of one TCP port, 80 at `ip`.
+/// A Service with one TCP port, 80 at `ip`.
 pub fn service(ip: &str, endpoints: &[SocketAddr]) -> Service {
     service_of(ip, Protocol::Tcp, endpoints)
 }

@@ -1,6 +1,6 @@
-//! What a power cut leaves of files that were awaited: on real file systems, in images of their own.
+//! Synced files after a power cut: on real file systems, in image files.
 //!
-//! An image that is copied while it is mounted is what a power cut leaves of it: all that the file system has given to its disk, and
+//! Copying an image while it is mounted yields the state after a power cut: everything the file system has written to its disk, and
 //! nothing of what it still has in memory.
 
 use std::{
@@ -19,14 +19,14 @@ use serde_json::json;
 
 use super::volumes::{opened_with, set_up};
 
-/// How each file system is made, and how a copy of it is mounted beside it.
+/// How each file system is created, and how a copy of it is mounted beside it.
 const FILE_SYSTEMS: [(&str, &[&str], &str); 2] =
     [("xfs", &["mkfs.xfs", "-q"], "loop,nouuid"), ("ext4", &["mkfs.ext4", "-q", "-F"], "loop")];
 
-/// The least that XFS is made on.
+/// The minimum size for XFS.
 const BYTES: u64 = 320 << 20;
 
-/// An image that is mounted; its loop device goes with the mount.
+/// A mounted image; its loop device is removed with the mount.
 struct Mounted(PathBuf);
 
 impl Mounted {
@@ -52,19 +52,19 @@ impl Drop for Mounted {
     }
 }
 
-/// A file system that is written to, whose power is cut now and then.
+/// A file system in use, with occasional power cuts.
 struct Disk<'a> {
     fs: &'a str,
     options: &'a str,
     image: PathBuf,
     folder: &'a Path,
     used: Mounted,
-    /// Each has a file of its own: a loop device may keep a former one's for a while.
+    /// Each uses a new file: a loop device may keep a previous one's for a while.
     copies: Cell<u32>,
 }
 
 impl Disk<'_> {
-    /// What is found of these files by who starts after a power cut right now.
+    /// The contents of these files after a power cut right now.
     fn after_a_cut(&self, names: &[&str]) -> Vec<Option<String>> {
         let n = self.copies.get();
         self.copies.set(n + 1);
@@ -109,14 +109,14 @@ fn what_was_awaited_is_there() {
     tried.join().unwrap();
 }
 
-/// Each record is found as it was awaited last, the first one of its folder, and one that has taken another one's place.
+/// Each record has its last synced content: the first one of its folder, and one that replaced another.
 fn cut(disk: &Disk<'_>) {
     let fs = disk.fs;
     disk.keep("record", "old");
     disk.keep("of/a/pod/record", "first");
     let found = |text: &str| Some(text.to_owned());
     let names = ["record", "of/a/pod/record", "unawaited"];
-    // The last of them nobody waits for: by this one sees that the power is cut at all.
+    // The last one is not synced: it shows that the power cut works at all.
     fs::write(disk.used.path("unawaited.tmp"), "text").unwrap();
     fs::rename(disk.used.path("unawaited.tmp"), disk.used.path("unawaited")).unwrap();
     let after = disk.after_a_cut(&names);
@@ -131,7 +131,7 @@ fn cut(disk: &Disk<'_>) {
     }
 }
 
-/// Files of a Pod's own users outlast the power, and so does what says whose they are: it is there before any of them.
+/// Files with a Pod's own ids survive, and so does the record of these ids: it is written before any of them.
 fn ids_of_a_pod(disk: &Disk<'_>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

@@ -1,4 +1,4 @@
-//! What Pods leave on disk: folders that take long to remove, and who waits for them.
+//! Pods' leftovers on disk: folders that take long to delete, and who waits for them.
 
 use std::{
     fs,
@@ -25,11 +25,11 @@ use serde_json::json;
 use super::runtime::support::Bed;
 use super::volumes::{apart, opened_with, set_up};
 
-/// So many files take far longer to remove than a few of somebody else's.
+/// Deleting this many files takes far longer than another owner's few.
 const MANY: usize = 50_000;
 const USERS: IdRange = IdRange { host: 131072, size: 65536 };
 
-/// All turns of an owner, which do not end before what this returns is dropped.
+/// Occupies all turns of an owner until the result is dropped.
 fn held(removals: &Removals, owner: &str) -> mpsc::Sender<()> {
     let (end, wait) = mpsc::channel::<()>();
     let wait = Arc::new(Mutex::new(wait));
@@ -53,7 +53,7 @@ fn fill(folder: &Path) {
     }
 }
 
-/// Of whom anything is left there.
+/// The owners of anything left there.
 fn left(pods: &Path) -> Vec<String> {
     let names = fs::read_dir(pods).unwrap().flatten().map(|entry| entry.file_name().into_string().unwrap());
     let mut owners: Vec<String> = names.map(|name| name.rsplit('.').next().unwrap().to_owned()).collect();
@@ -88,7 +88,7 @@ async fn leaving(folder: PathBuf) {
     }
     busy.iter().for_each(|pod| fs::create_dir_all(volumes.folder(pod).join("volumes/v/in")).unwrap());
     let noted = || owners_of(volumes.root()).values().flatten().filter(|note| note.owner.users().is_some()).count();
-    // What an agent without it, or another range, has left is put right.
+    // A missing note, or one with another range, is corrected.
     volumes.adopt_owner(&busy[0], None, None).unwrap();
     assert_eq!(noted(), 3);
     volumes.adopt_owner(&busy[0], Some(USERS), None).unwrap();
@@ -100,7 +100,7 @@ async fn leaving(folder: PathBuf) {
     }
     assert_eq!(removals.users(), [USERS; 4], "there are files of these ids");
     assert_eq!((noted(), volumes.owners().len()), (0, 30));
-    // One more of the same uid: it has nothing to do with what was there.
+    // A new Pod of the same uid: unrelated to the old data.
     set_up(&volumes, &busy[0], &Facts::default()).await.unwrap();
     assert_eq!(fs::read_dir(volumes.folder(&busy[0]).join("volumes/v")).unwrap().count(), 0);
     for pod in &others {
@@ -117,7 +117,7 @@ async fn leaving(folder: PathBuf) {
     assert_eq!(removals.drained().await, [""; 0]);
 }
 
-/// A Pod that has ended has given its ids back, but not what files of theirs are still being removed in its folder.
+/// An ended Pod has released its ids, except those of files still being deleted in its folder.
 #[test]
 fn what_is_aside_in_a_pods_folder_keeps_its_ids_when_the_folder_is_put_aside() {
     apart(false, |folder| async move {
@@ -154,13 +154,13 @@ async fn what_a_sandbox_leaves_is_out_of_the_way_and_removed_by_a_later_agent_to
     let end = held(bed.runtime.removals(), "busy");
     bed.runtime.remove_sandbox("s", &JournalWriter::none()).await.unwrap();
     assert_eq!(left(&sandboxes), ["busy"]);
-    // The next one of its name, with a container of the same name.
+    // A successor of the same name, with a container of the same name.
     bed.sandbox("s").await;
     assert_eq!(bed.run("many", "echo 2 > /file; exec sleep 1000").await, id);
     drop(end);
     bed.runtime.removals().gone(&sandboxes).await;
     assert!(left(&sandboxes) == ["s"] && upper.exists() && !upper.join("d0").exists());
-    // An agent is killed after the one step, and before the other.
+    // An agent is killed between the two steps.
     bed.forget().await;
     fill(&sandboxes.join(".aside-1.131072+65536.busy/c/many.0/upper"));
     let of_living = [sandboxes.join("s/c/.aside-1.-.busy"), sandboxes.join("s/c/many.0/.aside-2.-.busy")];
@@ -174,11 +174,11 @@ async fn what_a_sandbox_leaves_is_out_of_the_way_and_removed_by_a_later_agent_to
     bed.end().await;
 }
 
-/// What is mounted in it, or is not to be removed for another reason, keeps nothing else there.
+/// A mount, or anything undeletable, does not keep the rest.
 #[test]
 fn what_cannot_go_is_told_and_the_rest_goes() {
     apart(false, |folder| async move {
-        // The test is over when it is not mounted any more.
+        // The test ends when it is unmounted.
         fs::create_dir(folder.join("memory")).unwrap();
         let stays = folder.join("all/b/mounted");
         fs::create_dir_all(&stays).unwrap();
@@ -199,7 +199,7 @@ fn what_cannot_go_is_told_and_the_rest_goes() {
     });
 }
 
-/// What a container that has ended has written is nobody's to read any more; the next has its own.
+/// An exited container's data is no longer readable; the next one has its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_layer_of_a_container_that_has_ended_is_out_of_the_way() {
     let mut bed = Bed::new("ended").await;
@@ -211,7 +211,7 @@ async fn the_layer_of_a_container_that_has_ended_is_out_of_the_way() {
     assert!(upper.join("file").exists());
     bed.runtime.clear_layer(&id).await.unwrap();
     assert!(!upper.join("file").exists());
-    // An earlier agent may have done no more than that.
+    // An earlier agent may have done only this.
     bed.runtime.removals().gone(&own).await;
     bed.forget().await;
     fs::create_dir_all(own.join(".aside-1.-./x")).unwrap();
@@ -232,7 +232,7 @@ fn owned(path: &Path, id: u32) {
     lchown(path, Some(0), Some(id)).unwrap();
 }
 
-/// The note is lost, as by a power cut: what has files of a range keeps it from everybody, and is handed no piece of it.
+/// The note is lost, as after a power cut: files keep their whole range from being reused.
 #[test]
 fn the_range_of_files_in_a_folder_that_says_nothing_is_nobodys() {
     apart(false, |folder| async move {
@@ -252,8 +252,8 @@ fn the_range_of_files_in_a_folder_that_says_nothing_is_nobodys() {
     });
 }
 
-/// The note is lost, what the Pod's files have is found, the Pod gets another range, and the agent starts again: the files are still
-/// there.
+/// The note is lost, the ids are found in the Pod's files, the Pod gets another range, and the agent restarts: the files still
+/// exist.
 #[test]
 fn what_a_pods_files_were_found_to_have_is_noted_with_its_new_range() {
     apart(false, |folder| async move {
@@ -276,7 +276,7 @@ fn what_a_pods_files_were_found_to_have_is_noted_with_its_new_range() {
     });
 }
 
-/// Whose ids it has could not be told when it was put aside; what is left of it in the end tells.
+/// Its ids were unknown when it was moved aside; the remaining files tell.
 #[test]
 fn what_cannot_be_removed_keeps_no_ids_but_those_that_it_has() {
     apart(false, |folder| async move {
@@ -303,7 +303,7 @@ fn what_cannot_be_removed_keeps_no_ids_but_those_that_it_has() {
     });
 }
 
-/// What is mounted in a folder, or linked to from there, is not of it, whosever it is.
+/// Mounts in a folder, and targets of symlinks, are excluded, whoever owns them.
 #[test]
 fn ids_are_found_of_what_is_in_a_folder_itself() {
     apart(false, |folder| async move {
@@ -328,13 +328,13 @@ fn ids_are_found_of_what_is_in_a_folder_itself() {
         mount(Some(&other.join("d")), &mounted[1], none, MsFlags::MS_BIND, none).unwrap();
         mount(Some(&other.join("d/file")), &mounted[2], none, MsFlags::MS_BIND, none).unwrap();
         assert!(matches!(find(), Ids::None), "{:?}", find());
-        // A link is somebody's, whatever it leads to.
+        // A symlink has an owner of its own.
         lchown(own.join("d/e/folder"), Some(id), Some(0)).unwrap();
         assert!(matches!(find(), Ids::Has(found) if found == id), "{:?}", find());
         lchown(own.join("d/e/folder"), Some(0), Some(0)).unwrap();
         owned(&own.join("d/e/f/file"), id);
         assert!(matches!(find(), Ids::Has(found) if found == id), "{:?}", find());
-        // Nobody sees what is below.
+        // Files below are hidden.
         tmpfs(&own);
         assert!(matches!(find(), Ids::Unknown(_)), "{:?}", find());
         assert_eq!(Owner::found_in("team", &own, LONG), Owner::new("team", Some(ALL)));

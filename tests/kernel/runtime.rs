@@ -1,4 +1,4 @@
-//! Sandboxes and containers, judged by facts that are reported from inside them.
+//! Sandboxes and containers, checked by facts reported from inside.
 
 #[path = "runtime_support.rs"]
 pub mod support;
@@ -42,7 +42,7 @@ async fn a_container_is_what_its_spec_says() {
         assert!(log.contains(&format!("{set}:\t0000000000000000")), "{log}");
     }
     assert!(log.contains("NoNewPrivs:\t1") && log.contains("Seccomp:\t2"), "{log}");
-    // 0, 1, 2 and the folder that ls itself has open.
+    // 0, 1, 2 and ls's own folder.
     assert!(log.contains("\n4\n"), "descriptors leaked: {log}");
     assert!(log.contains("masked") && log.contains("\n0\n") && !log.contains("writable"), "{log}");
     assert!(log.contains("mount: ") && log.contains("given by the host"), "{log}");
@@ -76,7 +76,7 @@ async fn ends_are_told_as_they_were() {
     assert_eq!(exit.unwrap().code, 7);
     assert_eq!(bed.log(&trap), "ready\nbye\n");
 
-    // However short it lives, it ends after it began.
+    // However short-lived, it ends after its start.
     let short = bed.create("short", "", &[("argv", "/bin/true")]).await;
     let started = bed.runtime.start_container(&short, &JournalWriter::none()).await.unwrap();
     let exit = bed.exit(&short, Duration::from_secs(10)).await;
@@ -94,7 +94,7 @@ async fn ends_are_told_as_they_were() {
     assert_eq!((exit.code, exit.signal), (137, 9));
     assert!(bed.runtime.processes(&deaf, usize::MAX).await.unwrap().is_empty());
 
-    // One that is removed ends in silence: the next one of its name must not be taken for it.
+    // A removed one has no exit event: it could be mistaken for its successor's.
     let mut events = bed.runtime.events();
     let gone = bed.create("again", "sleep 1000", &[]).await;
     bed.runtime.remove_container(&gone, &JournalWriter::none()).await.unwrap();
@@ -136,7 +136,7 @@ async fn what_cannot_start_says_why() {
     bed.end().await;
 }
 
-/// Created and started without a pause between: it may have ended before anybody here knows that it was born.
+/// Created and started without a pause: it may exit before its creation is known here.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_run_at_once_is_told_of_once() {
     let bed = Bed::new("at-once").await;
@@ -178,7 +178,7 @@ async fn every_line_is_logged_whole_and_in_order() {
     bed.exit(&id, Duration::from_secs(30)).await;
     let mut expected: String = (0..5000).map(|n| format!("line {n}\n")).collect();
     expected.push_str(&"x".repeat(40_000));
-    // No line ends after the last word: none is made up.
+    // The last word has no newline: none is added.
     expected.push_str("\nend");
     assert!(bed.log(&id) == expected, "{} against {} bytes", bed.log(&id).len(), expected.len());
     bed.end().await;
@@ -196,7 +196,7 @@ async fn exec_runs_beside_the_first_process() {
             .ok_or(format!("{out:?}"))
     })
     .await;
-    // A descriptor of ours would show here: 0, 1, 2 and ls's own.
+    // A leaked descriptor would show here: 0, 1, 2 and ls's own.
     assert_eq!(bed.exec(&id, "ls /proc/self/fd | wc -l").await.unwrap().stdout, b"4\n");
     let none = JournalWriter::none();
     let missing = bed.runtime.exec_sync(&id, bed.process("", &[("argv", "nope")]), Duration::from_secs(5), &none);
@@ -271,7 +271,7 @@ async fn a_new_agent_believes_the_shim_about_a_start() {
     bed.sandbox("s").await;
     let id = bed.create("x", "exit 1", &[]).await;
     bed.forget().await;
-    // As an agent leaves it that dies with the start noted but not yet asked for.
+    // As after an agent that died with the start recorded but not yet requested.
     let path = bed.dir.path().join("state/sandboxes/s/c/x.0/container.json");
     let mut record: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     record["started"] = "2026-01-01T00:00:00Z".into();
@@ -279,7 +279,7 @@ async fn a_new_agent_believes_the_shim_about_a_start() {
     bed.reopen().await;
     let status = bed.status(&id).await;
     assert_eq!((status.state, status.started), (ContainerState::Created, None));
-    // And as one that dies while it removes what was never started.
+    // And as after one that died while removing a container that was never started.
     bed.runtime.stop_container(&id, libc::SIGKILL, Duration::ZERO, &JournalWriter::none()).await.unwrap();
     bed.forget().await;
     bed.reopen().await;
@@ -300,7 +300,7 @@ async fn a_new_agent_finds_everything_as_it_was() {
     let pid = bed.status(&before).await.pid;
     let pause = bed.runtime.sandbox("s").await.unwrap().pid;
     bed.forget().await;
-    // It ends while no agent is there.
+    // It exits while no agent is running.
     std::fs::write(bed.path("go"), "now\n").unwrap();
     within("the exit record", || async {
         let record = bed.dir.path().join("state/sandboxes/s/c/ends.0/exit.json");
@@ -366,7 +366,7 @@ async fn containers_of_a_sandbox_share_what_they_should() {
         assert_eq!(a[0].namespaces[kind], b[0].namespaces[kind], "{kind}");
     }
     assert_ne!(a[0].namespaces["mnt"], b[0].namespaces["mnt"]);
-    // PID 1 is pause, out of everyone's reach.
+    // PID 1 is pause, inaccessible to all.
     let out = bed.exec(&two, "cat /proc/1/comm; ls /proc/1/root/ 2>&1; ps -o comm | grep -c sleep").await.unwrap();
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
     assert!(text.starts_with("pause\n") && text.ends_with("2\n") && !text.contains("etc"), "{text}");
@@ -399,7 +399,7 @@ async fn the_journal_tells_what_was_done_and_why() {
     let id = bed.create_by("c", "true", &[], &journal.at("spec.containers[0]")).await;
     bed.runtime.start_container(&id, &journal).await.unwrap();
     bed.exit(&id, Duration::from_secs(5)).await;
-    // One that never executes tells of itself too.
+    // One that never executes is recorded too.
     let dead = bed.create_by("d", "", &[("argv", "/no/such")], &journal.at("spec.containers[1]")).await;
     assert!(bed.runtime.start_container(&dead, &journal).await.is_err());
     journal.flush();

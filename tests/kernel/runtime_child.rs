@@ -1,4 +1,4 @@
-//! What a process may still hold on its way into a container, judged from inside real ones that try to make use of it.
+//! What a process may still hold while entering a container, checked from inside by processes that try to exploit it.
 
 use std::collections::HashSet;
 use std::fs;
@@ -48,8 +48,8 @@ async fn no_descriptor_is_a_working_directory() {
     bed.end().await;
 }
 
-/// What lies over procfs falls off it with the mount namespace, unless it is locked; and whoever shares a PID namespace or a socket
-/// with a container may have kept a descriptor in there. Nothing is written.
+/// Covers of procfs end with the mount namespace, unless locked; and a process sharing a PID namespace or a socket with a container
+/// may have kept a descriptor in there. Nothing is written.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_covered_stays_covered_when_its_container_has_ended() {
     for (name, pids) in [("alone", PidMode::Container), ("among", PidMode::Sandbox)] {
@@ -97,7 +97,7 @@ async fn another_process_s_root_is_no_working_directory() {
     let list = "for p in /proc/[0-9]*; do [ -d $p/root/secret ] && echo $p; done; true";
     let seen = bed.exec(&other, list).await.unwrap();
     let process = String::from_utf8(seen.stdout).unwrap().lines().next().unwrap().to_owned();
-    // Through /proc this can be entered with enough rights, and is not below the container's own root.
+    // Accessible through /proc with enough privileges, and outside the container's own root.
     let cwd = format!("{process}/root/secret");
     let asked =
         bed.runtime.exec_sync(&main, bed.process("pwd", &[("cwd", &cwd)]), TIMEOUT, &JournalWriter::none()).await;
@@ -120,7 +120,7 @@ async fn streams_come_from_outside_and_passwd_is_a_file() {
     let host = fs::metadata("/dev/null").unwrap();
     let id = bed.create("main", "sleep 1000", &[("rw", canary.to_str().unwrap())]).await;
     bed.runtime.start_container(&id, &JournalWriter::none()).await.unwrap();
-    // What its /dev/null is must be nobody's concern but its own.
+    // What its /dev/null is must only affect the container itself.
     for replace in ["ln -s /rw/file /dev/null", "mkfifo /dev/null", "true"] {
         let out = bed.exec(&id, &format!("rm -f /dev/null; {replace}")).await.unwrap();
         assert_eq!(out.code, 0, "{out:?}");
@@ -128,7 +128,7 @@ async fn streams_come_from_outside_and_passwd_is_a_file() {
         assert_eq!(out.stdout, b"character special file 1:3\n", "{replace}: {out:?}");
         assert_eq!(fs::read_to_string(canary.join("file")).unwrap(), "alive", "{replace}");
     }
-    // Nor is the machine's null device what it holds.
+    // Nor does it hold the machine's null device.
     assert_eq!(bed.exec(&id, "chmod 0600 /proc/self/fd/0; chmod 0600 /proc/interrupts; true").await.unwrap().code, 0);
     use std::os::unix::fs::MetadataExt;
     assert_eq!(fs::metadata("/dev/null").unwrap().mode(), host.mode());
@@ -160,7 +160,7 @@ async fn a_dev_of_somebody_else_is_not_trusted() {
     assert_eq!(bed.log(&id), "1:3\n0\n");
     assert_eq!(fs::read_to_string(bed.path("canary")).unwrap(), "alive");
 
-    // Without a devpts there is no terminal; none is made of what else is there.
+    // Without a devpts there is no terminal; none is made from other files.
     let mut spec = bed.container("tty", "true", &[("tty", "yes")]);
     let mut mounts = spec.oci.mounts().clone().unwrap();
     mounts.retain(|m| !m.destination().starts_with("/dev"));
@@ -171,7 +171,7 @@ async fn a_dev_of_somebody_else_is_not_trusted() {
     let made = bed.runtime.create_container(spec, &JournalWriter::none()).await;
     assert!(made.as_ref().is_err_and(|e| e.to_string().contains("no devpts is mounted")), "{made:?}");
     bed.runtime.remove_container(&ContainerId::new("s", "tty", 0), &JournalWriter::none()).await.unwrap();
-    // With one, the console is mounted on no other file than its own.
+    // With one, the console is mounted only on its own file.
     fs::remove_file(dev.join("pts/ptmx")).unwrap();
     symlink("/etc/passwd", dev.join("console")).unwrap();
     let mut spec = bed.container("tty", "true", &[("tty", "yes")]);
@@ -224,7 +224,7 @@ async fn nothing_is_mounted_over_a_part_of_proc_or_past_a_symlink() {
     spec.oci.set_linux(Some(linux));
     assert!(refused(spec).await.contains("is to be covered, and is a symlink"));
 
-    // What is said to be of sysfs is not covered where somebody has mounted something else there.
+    // Masks for sysfs are skipped if something else is mounted there.
     fs::create_dir_all(folder.join("virtual/powercap")).unwrap();
     let mut spec = bed.container("sys", "true", &[]);
     spec.oci.mounts_mut().as_mut().unwrap().push(bind(&folder, "/sys/devices"));
@@ -233,7 +233,7 @@ async fn nothing_is_mounted_over_a_part_of_proc_or_past_a_symlink() {
     spec.oci.set_linux(Some(linux));
     assert!(refused(spec).await.contains("is to be covered, and is not of /sys"));
 
-    // Nor is a part of /proc covered that a link of the image leads to.
+    // Nor is a part of /proc masked through a symlink of the image.
     symlink("/proc/self", top.join("led")).unwrap();
     let mut spec = bed.container("led", "true", &[]);
     spec.oci.mounts_mut().as_mut().unwrap().retain(|m| m.destination() != Path::new("/proc"));
@@ -252,7 +252,7 @@ async fn nothing_is_mounted_over_a_part_of_proc_or_past_a_symlink() {
     bed.end().await;
 }
 
-/// What a container may not write it cannot even open for that. (Nothing is written: what would open is the machine's.)
+/// Read-only files cannot even be opened for writing. (Nothing is written: a success would affect the machine.)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_read_only_is_not_opened_for_writing() {
     let bed = Bed::new("readonly").await;
@@ -270,7 +270,7 @@ async fn what_is_read_only_is_not_opened_for_writing() {
         let said = String::from_utf8_lossy(&seen.stdout).into_owned();
         assert!(seen.code != 0 && said.contains("Read-only file system"), "{file}: {said}");
     }
-    // Nor is anything made in what covers a folder.
+    // Nor can anything be created in a folder's mask.
     let seen = bed.exec(&main, "touch /proc/scsi/x 2>&1; touch /sys/firmware/x 2>&1; true").await.unwrap();
     let said = String::from_utf8_lossy(&seen.stdout).into_owned();
     let folders = ["/proc/scsi", "/sys/firmware"].iter().filter(|folder| Path::new(folder).exists()).count();
@@ -278,7 +278,7 @@ async fn what_is_read_only_is_not_opened_for_writing() {
     bed.end().await;
 }
 
-/// What is mounted below a read-only path is read-only with it, and is still there.
+/// Mounts below a read-only path are read-only too, and still present.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_lies_below_a_read_only_path_is_read_only_too() {
     let bed = Bed::new("readonly-below").await;
@@ -302,7 +302,7 @@ async fn what_lies_below_a_read_only_path_is_read_only_too() {
     bed.end().await;
 }
 
-/// A device that is made is whose the spec says; one that is there stays whose it is, as a stream does that nobody has given.
+/// A created device has the spec's owner; an existing one keeps its own, like a stream not supplied by the caller.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_device_that_is_there_stays_whose_it_is() {
     use std::os::unix::fs::MetadataExt;
@@ -328,7 +328,7 @@ async fn a_device_that_is_there_stays_whose_it_is() {
     let of = |path: &Path| fs::metadata(path).map(|found| (found.uid(), found.gid())).unwrap();
     assert_eq!((of(&there), of(&folder.join("made"))), ((7, 8), (1234, 4321)));
     assert_eq!(fs::metadata(&there).unwrap().mode() & 0o7777, 0o600);
-    // Its stdin is a null device that nobody has given it; its output is its own.
+    // Its stdin is the private null device; its output is its own.
     let look = "stat -L -c %u:%g /proc/self/fd/0 /proc/self/fd/1";
     let look = bed.process(look, &[("user", "31337:31337")]);
     let seen = bed.runtime.exec_sync(&id, look, TIMEOUT, &JournalWriter::none()).await.unwrap();
@@ -336,7 +336,7 @@ async fn a_device_that_is_there_stays_whose_it_is() {
     bed.end().await;
 }
 
-/// An image may have something of its own where a device is to be: that is no device.
+/// An image may have another file in place of a device: that is not used.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_device_is_not_made_of_what_is_there() {
     let bed = Bed::new("devices-there").await;
@@ -366,14 +366,14 @@ async fn a_device_is_not_made_of_what_is_there() {
     bed.end().await;
 }
 
-/// A process that can trace whom it sees finds nothing of the host in those that come to its PID namespace.
+/// A process that can trace others finds nothing of the host in those entering its PID namespace.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_born_in_sight_of_a_tracer_holds_nothing_of_the_host() {
     let bed = Bed::new("tracer").await;
     bed.sandbox_with("s", |spec| spec.pid = PidMode::Sandbox).await;
     fs::write(bed.path("only-outside"), "").unwrap();
     let outside = bed.path("only-outside");
-    // What each process has open, which root and folder it has: all that is not a stream, a socket or a filter is told.
+    // Each process's descriptors, root and working directory: everything that is not a stream, a socket or a filter is reported.
     let watch = format!(
         r#"mkdir /mark; echo ready; while :; do for p in /proc/[0-9]*; do
              [ -e $p/root{0} ] && echo "ROOT $p $(cat $p/comm)";
@@ -392,7 +392,7 @@ async fn who_is_born_in_sight_of_a_tracer_holds_nothing_of_the_host() {
     bed.runtime.start_container(&watcher, &JournalWriter::none()).await.unwrap();
     bed.log_has(&watcher, "ready").await;
 
-    // One that waits for its start can be looked at for as long as one likes.
+    // One that waits for its start can be inspected indefinitely.
     let waiting = bed.create("waiting", "sleep 1000", &[]).await;
     let look = "for p in /proc/[0-9]*; do grep -q shim $p/comm && ls -l $p/fd && ls -d $p/root/mark; done; true";
     let spec = ExecSpec {

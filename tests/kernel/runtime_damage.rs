@@ -1,4 +1,4 @@
-//! What somebody damages while no agent runs: whatever it is, what lives is not killed for it.
+//! Damage while no agent runs: it never kills live containers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,14 +8,14 @@ use rustix::process::Signal;
 
 use super::runtime::support::{Bed, within};
 
-/// Damages a file in one of the ways that there are.
+/// Damages a file in each possible way.
 const RUINS: [(&str, fn(&Path)); 3] = [
     ("removed", |path| fs::remove_file(path).unwrap()),
     ("emptied", |path| fs::write(path, "").unwrap()),
     ("garbage", |path| fs::write(path, "\0{ garbage").unwrap()),
 ];
 
-/// A running container with something in its writable layer, that an agent has left.
+/// A running container with data in its writable layer, left by an agent.
 async fn left(name: &str) -> (Bed, ContainerId, Vec<u32>) {
     let mut bed = Bed::new(name).await;
     bed.sandbox("s").await;
@@ -26,7 +26,7 @@ async fn left(name: &str) -> (Bed, ContainerId, Vec<u32>) {
     (bed, id, processes)
 }
 
-/// The shim, `pause` and the container's process: who bore that may still be about to end.
+/// The shim, `pause` and the container's process: their creators may still be exiting.
 async fn all_three(bed: &Bed) -> Vec<u32> {
     within("all three live", || async {
         let all = bed.processes_of("s");
@@ -75,7 +75,7 @@ async fn records_secrets_and_sockets_that_are_damaged_while_nobody_looks_cost_no
     }
     // The whole folder of one kind.
     for folder in ["state/copies", "run/s"].map(|folder| bed.path(folder)) {
-        // What is mounted in it is the containers'.
+        // Mounts in it belong to the containers.
         for entry in fs::read_dir(&folder).unwrap().flatten().map(|entry| entry.path()) {
             let _ = rustix::mount::unmount(&entry, rustix::mount::UnmountFlags::DETACH);
         }
@@ -104,7 +104,7 @@ async fn a_container_of_which_only_its_shim_knows_runs_on() {
     bed.end().await;
 }
 
-/// Two agents look after a sandbox for a moment, as when one is upgraded: the one does not know what the other has made there.
+/// Two agents briefly manage a sandbox, as in an upgrade: one does not know the other's containers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_container_that_an_agent_does_not_know_is_not_removed_for_its_namesake() {
     let bed = Bed::new("namesake").await;
@@ -121,7 +121,8 @@ async fn a_container_that_an_agent_does_not_know_is_not_removed_for_its_namesake
     bed.end().await;
 }
 
-/// All that is known of a sandbox: it runs on, that is said, nobody makes another one in its place, and it goes when it is removed.
+/// Everything known about a sandbox is lost: it runs on, that is reported, no other one is created in its place, and it ends when
+/// it is removed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sandbox_of_which_nothing_is_known_any_more_runs_on_until_it_is_removed() {
     let all = |bed: &Bed, name: &str, copy: &str| -> Vec<PathBuf> {
@@ -145,7 +146,7 @@ async fn a_sandbox_of_which_nothing_is_known_any_more_runs_on_until_it_is_remove
     }
 }
 
-/// A shim takes the name of its socket back as soon as its agent is gone; while one is there, as soon as that looks.
+/// A shim restores its socket's name as soon as its agent is gone; while connected, when the agent checks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shim_listens_again_where_its_name_is_gone() {
     let mut bed = Bed::new("name").await;
@@ -163,7 +164,7 @@ async fn a_shim_listens_again_where_its_name_is_gone() {
     fs::remove_file(&socket).unwrap();
     bed.forget().await;
     within("the shim listens", || async { connects() }).await;
-    // One that hangs is no reason to wait for ever, and its queue fills up.
+    // A hanging one must not block forever, and its queue fills up.
     bed.signal_shim("s", Signal::STOP);
     let waiting: Vec<_> = std::iter::repeat_with(|| {
         let flags = rustix::net::SocketFlags::NONBLOCK;
@@ -186,7 +187,7 @@ async fn a_shim_listens_again_where_its_name_is_gone() {
     bed.end().await;
 }
 
-/// It would be asked for ten seconds, each time that somebody looks.
+/// It would be waited for ten seconds on each check.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shim_that_hangs_holds_up_no_repair_of_others() {
     let bed = Bed::new("held-up").await;
@@ -211,8 +212,8 @@ async fn a_shim_that_hangs_holds_up_no_repair_of_others() {
     bed.end().await;
 }
 
-/// A shim that nobody can speak to is left alone for what it holds; one that holds nothing any more is ended, and its sandbox is as
-/// one whose shim has died.
+/// An unreachable shim is left alone if it holds processes; otherwise it is killed, and its sandbox treated as if the shim had
+/// died.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shim_that_holds_nothing_and_cannot_be_spoken_to_is_ended() {
     let (mut bed, _, processes) = left("hollow").await;
@@ -248,7 +249,7 @@ async fn a_shim_that_holds_nothing_and_cannot_be_spoken_to_is_ended() {
     bed.end().await;
 }
 
-/// Containers nest cgroups and name them as they like: as the agent's own, too.
+/// Containers may nest cgroups with any names, including the agent's own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_container_nests_is_taken_for_no_sandbox() {
     let (mut bed, id, _) = left("nested").await;

@@ -1,4 +1,4 @@
-//! What Pods ask for now and then: privileges, the host's namespaces, propagation; and logs that are none.
+//! Less common requests of Pods: privileges, the host's namespaces, propagation; and invalid logs.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::time::Duration;
@@ -22,7 +22,7 @@ async fn privileges_are_those_asked_for() {
     let bed = Bed::new("privileges").await;
     bed.sandbox("s").await;
     let script = "grep -E '^(CapEff|NoNewPrivs|Seccomp|Seccomp_filters):' /proc/self/status; id -u";
-    // Escalation allowed: the filters are loaded while the process still may, before it becomes somebody else.
+    // Escalation allowed: the filters are loaded while the process still may, before it changes its user.
     let mut spec = bed.container("escalating", script, &[("user", "1000:1000")]);
     let mut process = spec.oci.process().clone().unwrap();
     process.set_no_new_privileges(Some(false));
@@ -65,7 +65,7 @@ async fn only_the_privileged_open_the_hosts_devices() {
     let bed = Bed::new("devices").await;
     assert_eq!(bed.runtime.cgroups().devices_refused, None);
     bed.sandbox("s").await;
-    // The kernel's log, which takes no capability to be opened for writing, and a disk, if there is one that we may open.
+    // The kernel's log, which can be opened for writing without a capability, and a disk, if we may open one.
     let disks = std::fs::read_dir("/dev").unwrap().flatten().filter(|e| e.file_type().unwrap().is_block_device());
     let disk = disks.filter_map(|e| std::fs::File::open(e.path()).ok()?.metadata().ok()).map(|m| m.rdev()).next();
     let number = disk.unwrap_or(rustix::fs::makedev(8, 0));
@@ -88,7 +88,7 @@ async fn only_the_privileged_open_the_hosts_devices() {
     bed.end().await;
 }
 
-/// The rest of this thread's life, and of those that it starts, is without bpf(2).
+/// Denies bpf(2) to this thread and those it starts, permanently.
 fn refuse_bpf() {
     let profile = serde_json::json!({
         "defaultAction": "SCMP_ACT_ALLOW",
@@ -157,7 +157,7 @@ async fn namespaces_of_the_host_are_the_hosts() {
     }
     let out = bed.exec(&id, "echo $$ $(cat /proc/self/comm)").await.unwrap();
     assert!(String::from_utf8_lossy(&out.stdout).ends_with(" cat\n"), "{out:?}");
-    // Without a PID namespace of its own, only the cgroup says what else belongs to it.
+    // Without its own PID namespace, only its cgroup tells what else belongs to it.
     bed.runtime.stop_container(&id, libc::SIGKILL, Duration::from_secs(5), &JournalWriter::none()).await.unwrap();
     within("the end of its other process", || async {
         let left = bed.runtime.processes(&id, usize::MAX).await.unwrap();
@@ -229,7 +229,7 @@ async fn a_plain_folder_can_be_the_root() {
     bed.end().await;
 }
 
-/// Whoever may write where logs are could otherwise have the shim wait for a pipe's other end, or write through a link.
+/// A process that may write to the log folder could otherwise block the shim on a pipe, or redirect it by a symlink.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_log_that_is_no_plain_file_is_refused_and_holds_up_nothing_else() {
     let bed = Bed::new("oddlog").await;
@@ -301,7 +301,7 @@ async fn a_shim_that_hangs_holds_up_no_start_of_the_node() {
     bed.end().await;
 }
 
-/// A shim that hangs (stopped, or stuck in the kernel) is given up: what is asked of it ends, and so does what it looked after.
+/// A hanging shim (stopped, or stuck in the kernel) is given up: requests to it end, and so do its processes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shim_that_hangs_holds_up_neither_a_stop_nor_an_exec_nor_a_removal() {
     let bed = Bed::new("stuck").await;
@@ -359,14 +359,14 @@ async fn what_is_left_of_sandboxes_without_a_record_is_swept_away() {
     bed.run_in("stray", "long", "sleep 1000").await;
     let known = bed.run_in("known", "long", "sleep 1000").await;
     bed.forget().await;
-    // Its shim is gone: nobody looks after the rest.
+    // Its shim is gone: the rest is unmanaged.
     bed.kill_shim("stray");
     std::fs::remove_dir_all(bed.path("state/sandboxes/stray")).unwrap();
     std::fs::create_dir(bed.path("run/nobody")).unwrap();
     bed.reopen().await;
     assert_eq!(bed.processes_of("stray"), Vec::<u32>::new());
     assert_eq!(bed.status(&known).await.exit, None);
-    // What is left of the stray's folders would be found here.
+    // Remains of the stray's folders would be found here.
     bed.end().await;
 }
 
@@ -417,7 +417,7 @@ async fn nothing_is_written_for_a_sandbox_whose_turn_to_go_was_first() {
         assert!(matches!(updated, Err(Error::NotFound(_))), "{updated:?}");
         assert!(matches!(noted, Err(Error::NotFound(_))), "{noted:?}");
     }
-    // What was written nonetheless would be found here.
+    // Later writes would be found here.
     bed.end().await;
 }
 
@@ -427,7 +427,7 @@ async fn a_filter_may_forbid_to_ask_who_one_is() {
     let path = bed.path("journal");
     let journal = JournalWriter::open(&path, podwright_journal::Role::Agent).unwrap().about("uid-1", 1);
     bed.sandbox_by("s", &journal).await;
-    // It executes nothing, so that all after the filter is done by us: to write what was recorded, and to tell why.
+    // It executes nothing, so everything after the filter is our own code: writing records, and reporting the failure.
     let mut spec = bed.container("c", "", &[("argv", "/no/such")]);
     let filter = serde_json::json!({ "defaultAction": "SCMP_ACT_ALLOW", "architectures": ["SCMP_ARCH_X86_64"],
         "syscalls": [{ "names": ["getpid", "gettid"], "action": "SCMP_ACT_KILL_PROCESS" }] });

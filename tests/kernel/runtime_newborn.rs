@@ -1,4 +1,5 @@
-//! Who is born in a container's PID namespace: never more than the container, and not for ever. Judged by others in there.
+//! Processes being created in a container's PID namespace: they never have more privileges than the container, nor stay forever.
+//! Checked by others in there.
 
 use std::collections::HashSet;
 use std::fs;
@@ -18,7 +19,7 @@ use crate::runtime::support::{Bed, capability_sets, within};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What is seen of each process but `pause`, by nothing but the shell: its rights, and whether it is one of the runtime's still.
+/// What the shell alone sees of each process except `pause`: its privileges, and whether it is still one of the runtime's.
 const WATCH: &str = r#"
     look() {
         name= prm= eff= bnd= amb= sec=
@@ -49,7 +50,7 @@ async fn who_is_born_has_the_rights_of_the_container_from_the_first_moment_on() 
         bed.runtime.start_container(&watcher, &JournalWriter::none()).await.unwrap();
         bed.log_has(&watcher, "ready").await;
 
-        // One that waits for its start can be looked at for as long as one likes.
+        // One that waits for its start can be inspected indefinitely.
         let mut waiting = tracer(&bed, "waiting", "exec sleep 1000");
         waiting.oci.process_mut().as_mut().unwrap().set_no_new_privileges(Some(no_new_privs));
         let waiting = bed.runtime.create_container(waiting, &JournalWriter::none()).await.unwrap().id;
@@ -68,8 +69,8 @@ async fn who_is_born_has_the_rights_of_the_container_from_the_first_moment_on() 
     }
 }
 
-/// Without CAP_SYS_PTRACE nobody looks into who is to become its neighbour, also as the same user with the same rights: what waits
-/// there is a copy of the shim's memory.
+/// Without CAP_SYS_PTRACE a future neighbour cannot be inspected, even by the same user with the same privileges: while waiting it
+/// has a copy of the shim's memory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_waits_to_be_started_is_closed_to_inspection() {
     for user in ["0:0", "31337:31337"] {
@@ -79,7 +80,7 @@ async fn who_waits_to_be_started_is_closed_to_inspection() {
         let waiting = bed.create("waiting", "sleep 1000", &options).await;
         let looker = bed.create("looker", "sleep 1000", &options).await;
         bed.runtime.start_container(&looker, &JournalWriter::none()).await.unwrap();
-        // What each process of the sandbox shows: its name, and of what is its own alone whatever can be had.
+        // For each process of the sandbox: its name, and whatever private data is accessible.
         let look = "for p in /proc/[0-9]*; do read -r name <$p/comm || continue; echo \"$name:\" $(for f in environ maps auxv; do
             head -c 1 $p/$f >/dev/null 2>&1 && echo $f; done; for l in exe cwd root ns/mnt fd/0; do
             readlink $p/$l >/dev/null 2>&1 && echo $l; done); done";
@@ -95,7 +96,7 @@ async fn who_waits_to_be_started_is_closed_to_inspection() {
         let of_shim: Vec<&str> = seen.lines().filter(|line| line.starts_with("shim")).collect();
         assert_eq!(of_shim.len(), 1, "the one that waits is there: {seen}");
         assert!(of_shim[0].ends_with(':'), "user {user}: {seen}");
-        // Who is started is a process like any other of its user.
+        // Once started it is an ordinary process of its user.
         bed.runtime.start_container(&waiting, &JournalWriter::none()).await.unwrap();
         let seen = look().await;
         let open = seen.lines().filter(|line| line.ends_with(": environ maps auxv exe cwd root ns/mnt fd/0")).count();
@@ -104,7 +105,7 @@ async fn who_waits_to_be_started_is_closed_to_inspection() {
     }
 }
 
-/// Who is born among others has its filters already, so they must allow the birth; who is alone needs nothing of that.
+/// A process created among others already has its filters, so they must allow its creation; one that is alone does not need that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_filter_that_forbids_births_is_named() {
     let bed = Bed::new("noclone").await;
@@ -158,7 +159,7 @@ async fn the_program_of_the_shim_is_no_program_of_a_container() {
     bed.end().await;
 }
 
-/// A container can stop what is about to become its neighbour: nobody waits for that for ever.
+/// A container can stop a future neighbour: this is not waited for forever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_stopped_before_it_executes_is_killed() {
     let bed = Bed::with_births_within("stopped", Duration::from_secs(2)).await;
@@ -182,7 +183,7 @@ async fn who_is_stopped_before_it_executes_is_killed() {
     assert_eq!(bed.exit(&waiting, TIMEOUT).await.code, 128);
     bed.runtime.remove_container(&waiting, &JournalWriter::none()).await.unwrap();
 
-    // An exec that is stopped is killed too; one that was faster has run.
+    // A stopped exec is killed too; a faster one has run.
     for _ in 0..1000 {
         match tokio::time::timeout(
             TIMEOUT,
@@ -190,7 +191,7 @@ async fn who_is_stopped_before_it_executes_is_killed() {
         )
         .await
         {
-            // Who is stopped right after it has executed is a process of the container's own.
+            // One stopped right after it has executed belongs to the container.
             Ok(Ok(session)) => {
                 if let Ok(code) = tokio::time::timeout(Duration::from_secs(1), session.wait()).await {
                     assert_eq!(code.unwrap(), 0);
@@ -207,7 +208,7 @@ async fn who_is_stopped_before_it_executes_is_killed() {
     panic!("none of a thousand was stopped");
 }
 
-/// The kernel counts descriptors on their way (SCM_RIGHTS) by user, and those of another Pod may be the same user's.
+/// The kernel counts descriptors in flight (SCM_RIGHTS) per user, and another Pod's may belong to the same user.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_others_of_the_same_user_hold_keeps_nobody_from_being_born() {
     const USER: u32 = 31_337;
@@ -233,7 +234,7 @@ fn descriptors_on_their_way(user: u32) -> Vec<OwnedFd> {
         AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sendmsg,
         socketpair,
     };
-    // Of this thread alone.
+    // Only for this thread.
     let user = rustix::process::Uid::from_raw(user);
     rustix::thread::set_thread_res_uid(user, user, user).unwrap();
     let null = fs::File::open("/dev/null").unwrap();
@@ -257,7 +258,7 @@ fn descriptors_on_their_way(user: u32) -> Vec<OwnedFd> {
     }
 }
 
-/// One tenant's Pod would reach a user's limit for another's.
+/// One tenant's Pod would exhaust a user's limit for another's.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_container_has_no_limit_that_counts_for_all_of_its_user() {
     const SYS_RESOURCE: u64 = 1 << 24;
@@ -282,7 +283,7 @@ fn tracing() -> HashSet<oci::Capability> {
     default_capabilities().into_iter().chain([oci::Capability::SysPtrace]).collect()
 }
 
-/// A container that may trace whom it sees.
+/// A container that may trace other processes.
 fn tracer(bed: &Bed, name: &str, script: &str) -> ContainerSpec {
     let mut spec = bed.container(name, script, &[]);
     let process = spec.oci.process().clone().unwrap();
@@ -299,7 +300,7 @@ fn with(mut process: oci::Process, capabilities: &HashSet<oci::Capability>) -> o
     process
 }
 
-/// A container that is born later is a copy of the shim's memory until it is executed.
+/// A later container has a copy of the shim's memory until it is executed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shim_forgets_the_environment_of_who_runs() {
     let bed = Bed::new("forgets").await;

@@ -1,4 +1,4 @@
-//! `pause` is beside the containers and may be of the same user as they: it gives nobody anything that a container is refused.
+//! `pause` runs beside the containers, possibly as the same user: it gives access to nothing that a container is refused.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -14,7 +14,7 @@ use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use crate::runtime::support::Bed;
 use crate::runtime_users::owner_of;
 
-/// What is behind a process: each of these is open to whoever may inspect it (ptrace(2), `PTRACE_MODE_READ`).
+/// The files of a process, each accessible with the right to inspect it (ptrace(2), `PTRACE_MODE_READ`).
 const LOOK: &str = r#"
     for file in environ maps auxv; do cat /proc/1/$file >/dev/null 2>&1 && echo "READ $file"; done
     for link in root cwd exe ns/net fd/0; do readlink /proc/1/$link >/dev/null 2>&1 && echo "FOLLOWED $link"; done
@@ -53,7 +53,7 @@ async fn who_gets_hold_of_pause_gets_no_call_no_device_and_no_file() {
             fs::read_dir(format!("/proc/{pause}/root")).unwrap().flatten().map(|e| e.path()).collect();
         assert_eq!(root, Vec::<PathBuf>::new(), "{mode:?}");
 
-        // A device that no driver has: whom nothing keeps from it hears ENXIO, whom the cgroup's program keeps from it EPERM.
+        // A device without a driver: ENXIO means access was allowed, EPERM that the cgroup's program denied it.
         let device = bed.path("device");
         let node = Mode::from_raw_mode(0o666);
         mknodat(CWD, &device, FileType::CharacterDevice, node, makedev(511, 255)).unwrap();
@@ -78,8 +78,7 @@ async fn who_gets_hold_of_pause_gets_no_call_no_device_and_no_file() {
     }
 }
 
-/// Who `pause` is with users of its own, from its birth on: one who sees no mount of the host, in a mount namespace that is not
-/// those users'.
+/// `pause` with a user namespace, from its birth on: it sees no mount of the host, in a mount namespace not owned by those users.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn users_of_a_pods_own_have_no_mount_of_the_host() {
     let bed = Bed::new("emptyroot").await;
@@ -128,18 +127,18 @@ fn has_own_users(pid: u32) -> bool {
     ![0, inode_of(std::process::id(), "user")].contains(&inode_of(pid, "user"))
 }
 
-/// The mounts that a process sees; none of one that has ended.
+/// The mounts visible to a process; none for an exited one.
 fn mounts(pid: u32) -> Vec<String> {
     let all = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
     all.lines().map(str::to_owned).collect()
 }
 
-/// Has a process make a system call, as whoever traces it may; the signal that it dies of, if it does.
+/// Makes a process execute a system call, as a tracer can; returns the signal that kills it, if any.
 #[cfg(target_arch = "x86_64")]
 fn calls(pid: i32, call: libc::c_long) -> Option<i32> {
     const TRAP: i32 = libc::SIGTRAP | 0x80;
     let none = std::ptr::null_mut::<libc::c_void>();
-    // SAFETY: a tracer's calls about a process that waits in a system call; `regs` and `status` outlive them.
+    // SAFETY: a tracer's calls for a process waiting in a system call; `regs` and `status` outlive them.
     unsafe {
         let wait = || {
             let mut status = 0;
@@ -152,7 +151,7 @@ fn calls(pid: i32, call: libc::c_long) -> Option<i32> {
         wait();
         let mut before: libc::user_regs_struct = std::mem::zeroed();
         assert_eq!(libc::ptrace(libc::PTRACE_GETREGS, pid, none, &raw mut before), 0);
-        // It stands behind its own `syscall`, of two bytes. WNOHANG: nobody waits here.
+        // It is right after its own two-byte `syscall`. WNOHANG: does not block.
         let mut regs = libc::user_regs_struct { rip: before.rip - 2, rax: call as u64, orig_rax: u64::MAX, ..before };
         (regs.rdi, regs.rsi, regs.rdx, regs.r10) = (u64::MAX, 0, libc::WNOHANG as u64, 0);
         assert_eq!(libc::ptrace(libc::PTRACE_SETREGS, pid, none, &raw const regs), 0);
@@ -165,7 +164,7 @@ fn calls(pid: i32, call: libc::c_long) -> Option<i32> {
             }
             assert!(libc::WIFSTOPPED(status) && libc::WSTOPSIG(status) == TRAP, "{status:x}");
         }
-        // As if a signal had come meanwhile. Who was refused dies when it goes on.
+        // As if interrupted by a signal. A denied process dies when it continues.
         let after = libc::user_regs_struct { rax: -i64::from(libc::EINTR) as u64, orig_rax: u64::MAX, ..before };
         assert_eq!(libc::ptrace(libc::PTRACE_SETREGS, pid, none, &raw const after), 0);
         assert_eq!(libc::ptrace(libc::PTRACE_SYSCALL, pid, none, none), 0);
@@ -178,7 +177,7 @@ fn calls(pid: i32, call: libc::c_long) -> Option<i32> {
     }
 }
 
-/// The first moment of it is nameless.
+/// It briefly has no name.
 fn pause_of(bed: &Bed) -> u32 {
     let is_pause = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "pause");
     let begun = Instant::now();

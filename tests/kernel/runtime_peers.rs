@@ -1,4 +1,4 @@
-//! Who may speak to a shim, and whom an agent takes for one.
+//! Authentication between agents and shims.
 
 use std::io::{IoSlice, Read, Write};
 use std::ops::RangeInclusive;
@@ -32,7 +32,7 @@ fn connect(bed: &Bed) -> UnixStream {
     stream
 }
 
-/// Whether the shim has hung up without a word.
+/// Whether the shim has closed the connection without a message.
 fn is_dropped(mut stream: UnixStream) -> bool {
     match stream.read(&mut [0; 64]) {
         Ok(read) => read == 0,
@@ -63,7 +63,7 @@ async fn strangers_get_nowhere_and_harm_nobody() {
         stream.write_all(bytes).unwrap();
         stream
     };
-    // Requests as they were before there were secrets, rubbish, a handshake of somebody who knows no secret.
+    // Requests without a handshake, as in earlier releases, garbage, a handshake without the secret.
     let padded = [state_request(), vec![0; 100]].concat();
     let pair = [MAGIC, &[1], &[7; 64]].concat();
     let proof = [MAGIC, &[3], &[7; 64]].concat();
@@ -80,7 +80,7 @@ async fn strangers_get_nowhere_and_harm_nobody() {
     let hoarder = connect(&bed);
     send_fds(&hoarder, b"p", 8);
     assert!(is_dropped(hoarder));
-    // More who say nothing than there is room for: they make room for each other, and for the agent.
+    // More silent clients than places: they replace each other, and make room for the agent.
     let mut idle: Vec<UnixStream> = (0..40).map(|_| says(&MAGIC[..3])).collect();
     assert_eq!(bed.exec(&id, "echo still here").await.unwrap().stdout, b"still here\n");
     assert!(idle.drain(..30).all(is_dropped), "they have as many of its descriptors as they like");
@@ -91,7 +91,7 @@ async fn strangers_get_nowhere_and_harm_nobody() {
     bed.end().await;
 }
 
-/// Whatever has become of the modes of its folder and its socket.
+/// Whatever the modes of its folder and socket.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shim_speaks_to_root_alone() {
     let bed = Bed::new("nobody").await;
@@ -102,7 +102,7 @@ async fn a_shim_speaks_to_root_alone() {
         let mut stream = connect(&bed);
         stream.write_all(&hello)?;
         let mut answer = Vec::new();
-        // It waits for more where it has answered.
+        // After an answer it waits for more.
         let _ = stream.read_exact(answer_of(&mut answer));
         std::io::Result::Ok(answer.iter().any(|byte| *byte != 0))
     };
@@ -122,7 +122,7 @@ fn answer_of(answer: &mut Vec<u8>) -> &mut [u8] {
     answer
 }
 
-/// Takes the place of a shim that nobody is connected to; `speak` gets the first connection.
+/// Replaces a shim without connections; `speak` gets the first connection.
 fn usurp<T: Send + 'static>(bed: &Bed, speak: impl FnOnce(UnixStream) -> T + Send + 'static) -> mpsc::Receiver<T> {
     std::fs::rename(socket(bed), bed.path("aside")).unwrap();
     let listener = UnixListener::bind(socket(bed)).unwrap();
@@ -141,11 +141,11 @@ async fn who_listens_in_a_shims_place_is_not_believed() {
     bed.sandbox("s").await;
     let id = bed.run("c", "sleep 1000").await;
     bed.forget().await;
-    // The shim would take its name back before anybody is taken in.
+    // The shim would restore its name before accepting anyone.
     let shim = rustix::process::Pid::from_raw(bed.processes_of("s")[0] as i32).unwrap();
     bed.signal_shim("s", Signal::STOP);
     let heard = usurp(&bed, move |mut stream| {
-        // It claims to be a shim, in the words of one: then all would be well with its containers, for ever.
+        // It answers like a shim: then its containers would seem fine, forever.
         let lie = Message::Reply { id: 1, result: Ok(Answer::State(ShimState { sandbox: 1, ..ShimState::default() })) };
         let mut said = [MAGIC, &[3], &[7; 64]].concat();
         said.extend(encode(&lie, 0, VERSION).unwrap());
@@ -158,7 +158,7 @@ async fn who_listens_in_a_shims_place_is_not_believed() {
     bed.reopen().await;
     let heard = heard.recv_timeout(Duration::from_secs(10)).unwrap();
     assert!(heard.starts_with(MAGIC) && heard.len() == 72, "{} bytes: {heard:?}", heard.len());
-    // The shim itself takes its name back as soon as it can, and is believed.
+    // The shim itself restores its name as soon as it can, and is trusted.
     assert_eq!(bed.runtime.sandbox("s").await.unwrap().state, SandboxState::Ready);
     assert_eq!(bed.exec(&id, "echo here").await.unwrap().stdout, b"here\n");
     bed.end().await;
@@ -198,11 +198,11 @@ async fn a_shim_from_before_there_were_secrets_is_spoken_to_as_before() {
 
 type Connections = Arc<Mutex<Vec<UnixStream>>>;
 
-/// Takes the place of a shim that knows only some versions of the protocol, as releases before ours: it hangs up on frames of
-/// others. It tells the versions that it was spoken to in, and lives until its connections are taken from it.
+/// Replaces a shim by one that only knows some protocol versions, like earlier releases: it closes the connection on others'
+/// frames. Reports the versions it was asked in, and lives until its connections are taken away.
 fn usurp_knowing(bed: &Bed, versions: RangeInclusive<u8>, pause: u32) -> (mpsc::Receiver<u8>, Connections) {
     bed.without_secret("s");
-    // It would take its name back.
+    // It would restore its name.
     bed.signal_shim("s", Signal::STOP);
     std::fs::rename(socket(bed), bed.path("aside")).unwrap();
     let listener = UnixListener::bind(socket(bed)).unwrap();
@@ -247,7 +247,7 @@ async fn a_shim_of_the_release_before_is_spoken_to_in_its_version() {
     let versions: Vec<u8> = (0..2).map(|_| heard.recv_timeout(Duration::from_secs(10)).unwrap()).collect();
     assert_eq!(versions, [VERSION, OLDEST]);
     assert_eq!(bed.runtime.sandbox("s").await.unwrap().state, SandboxState::Ready);
-    // It ends, as a shim does: it would answer nothing more.
+    // It ends like a shim: without further answers.
     held.lock().unwrap().clear();
     bed.end().await;
 }
@@ -269,7 +269,7 @@ async fn a_shim_with_no_version_in_common_is_left_alone_and_said() {
     let versions: Vec<u8> = heard.try_iter().collect();
     assert_eq!(versions, [VERSION, OLDEST]);
     assert_eq!(bed.processes_of("s"), known, "nobody was killed");
-    // Who is to remove everything does.
+    // A runtime opened to remove everything does.
     bed.runtime = Runtime::open_to_remove(bed.config()).await.unwrap();
     bed.end().await;
 }
@@ -289,7 +289,7 @@ fn tell_state(stream: &mut UnixStream, state: ShimState) {
     stream.write_all(&encode(&reply, 0, frames.version).unwrap()).unwrap();
 }
 
-/// It is at fault, and lives: nobody is killed for that, and no end of a container is missed. One that does nothing else is given up.
+/// It is faulty but alive: nothing is killed because of it, and no exit is missed. One that keeps doing it is given up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shim_that_tells_more_than_anybody_takes_is_asked_anew_what_it_knows() {
     let mut bed = Bed::new("missed").await;
@@ -346,7 +346,7 @@ async fn a_shim_holds_nothing_that_nobody_gave_it() {
     }
     assert_eq!(std::fs::read(format!("/proc/{pid}/environ")).unwrap(), b"");
     assert_eq!(std::fs::read_link(format!("/proc/{pid}/cwd")).unwrap(), PathBuf::from("/"));
-    // An answer that is on its way has the network namespace with it.
+    // An answer in transit carries the network namespace.
     let deadline = std::time::Instant::now() + Duration::from_secs(10);
     let mut foreign = foreign_descriptors(*pid);
     while !foreign.is_empty() && std::time::Instant::now() < deadline {
@@ -357,7 +357,7 @@ async fn a_shim_holds_nothing_that_nobody_gave_it() {
     bed.end().await;
 }
 
-/// What a process has open that is neither its own nor its log. Its null device is a file of a mount that nobody else has.
+/// A process's descriptors other than its own and its log. Its null device is on a private mount.
 fn foreign_descriptors(pid: u32) -> Vec<String> {
     let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
     let targets = open.filter_map(|fd| Some(std::fs::read_link(fd.path()).ok()?.to_string_lossy().into_owned()));

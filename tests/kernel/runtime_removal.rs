@@ -1,4 +1,4 @@
-//! What a removal that fails leaves: a container whose end is news.
+//! After a failed removal: a container whose exit is reported.
 
 use std::{
     sync::mpsc::{Sender, channel},
@@ -14,7 +14,7 @@ use podwright_runtime::{Error, Event, JournalWriter};
 
 use super::runtime::support::Bed;
 
-/// A process whose end its parent does not hear of: whoever traces a process hears of that first.
+/// A process whose exit its parent does not see: a tracer is notified first.
 struct Held {
     let_go: Sender<()>,
     tracer: JoinHandle<WaitStatus>,
@@ -24,9 +24,9 @@ impl Held {
     fn new(pid: u32) -> Held {
         let (tell, told) = channel();
         let (let_go, may_go) = channel();
-        // One thread does it all: it alone is the tracer.
+        // A single thread: only it is the tracer.
         let tracer = std::thread::spawn(move || {
-            // SAFETY: the call takes no memory of ours.
+            // SAFETY: the call accesses no memory of ours.
             let seized = unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid, 0, 0) };
             assert_eq!(seized, 0, "{}", std::io::Error::last_os_error());
             tell.send(()).unwrap();
@@ -58,7 +58,7 @@ async fn a_container_that_could_not_be_removed_is_heard_of_when_it_ends() {
         matches!(&event, Event::ContainerExited { id: ended, exit } if *ended == id && exit.signal == 9),
         "{event:?}"
     );
-    // Another that is removed as it should be ends without a word.
+    // A properly removed one has no exit event.
     let other = bed.run("other", "exec sleep 1000").await;
     for id in [&id, &other] {
         bed.runtime.remove_container(id, &JournalWriter::none()).await.unwrap();

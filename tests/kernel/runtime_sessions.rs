@@ -1,4 +1,4 @@
-//! What is left of an exec whose session has ended: nothing of its own.
+//! Nothing of an exec remains after its session has ended.
 
 use std::fs;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use podwright_runtime::{ContainerId, ExecSpec, JournalWriter};
 
 use super::runtime::support::{Bed, within};
 
-/// How many processes of a container have these words in their arguments.
+/// The number of a container's processes with these words in their arguments.
 async fn count(bed: &Bed, id: &ContainerId, words: &str) -> usize {
     let processes = bed.runtime.processes(id, usize::MAX).await.unwrap();
     processes.iter().filter(|p| p.args.join(" ") == words).count()
@@ -29,7 +29,7 @@ async fn a_process_and_its_group_end_with_their_session() {
     let exec = async |script: &str, options: &[(&str, &str)]| {
         bed.runtime.exec(&id, bed.process(script, options), &JournalWriter::none()).await.unwrap()
     };
-    // Whoever has ended leaves in the background what it likes.
+    // An exited command may leave background processes.
     let session = exec("sleep 1001 & exit 3", &[]).await;
     assert_eq!(session.wait().await.unwrap(), 3);
     drop(session);
@@ -45,7 +45,7 @@ async fn a_process_and_its_group_end_with_their_session() {
     bed.end().await;
 }
 
-/// A frozen container is one that stops what is born in it, in another way.
+/// A frozen container is another way to stop a process being created.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_that_nobody_waits_for_any_more_is_not_born() {
     let bed = Bed::new("birth").await;
@@ -69,7 +69,7 @@ async fn a_process_that_nobody_waits_for_any_more_is_not_born() {
     bed.end().await;
 }
 
-/// An agent that was killed says nothing: its shims see that the connection is gone.
+/// A killed agent sends nothing: its shims see the closed connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_ends_with_the_agent_that_asked_for_it() {
     let mut bed = Bed::new("widowed").await;
@@ -81,7 +81,7 @@ async fn a_process_ends_with_the_agent_that_asked_for_it() {
         sessions.push(bed.runtime.exec(&id, exec, &JournalWriter::none()).await.unwrap());
     }
     counted(&bed, &id, "sleep 1003", 4).await;
-    // Where no runtime is, a session has nobody who would hang up for it.
+    // Without a runtime, a session cannot send a hangup.
     std::thread::spawn(move || drop(sessions)).join().unwrap();
     assert_eq!(count(&bed, &id, "sleep 1003").await, 4);
     bed.forget().await;

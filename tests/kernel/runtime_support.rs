@@ -1,4 +1,4 @@
-//! A bed for containers: a rootfs made of busybox, a runtime in folders and a cgroup subtree of its own.
+//! A test bed for containers: a rootfs made of busybox, a runtime with its own folders and cgroup subtree.
 
 use std::collections::HashSet;
 use std::fmt::Debug;
@@ -93,8 +93,8 @@ impl Bed {
         ExecSpec { process, seccomp, stdin: option("stdin").is_some(), size: None }
     }
 
-    /// A container running `sh -c script`. Options: `argv`, `caps`, `user`, `env`, `cwd`, `tty`, `stdin` (`once`),
-    /// `root` (`readonly`), `file` (a file to mount), `ro` and `rw` (a folder to mount there).
+    /// A container running `sh -c script`. Options: `argv`, `caps`, `user`, `env`, `cwd`, `tty`, `stdin` (`once`), `root`
+    /// (`readonly`), `file` (a file to mount), `ro` and `rw` (a folder to mount there).
     pub fn container(&self, name: &str, script: &str, options: &[(&str, &str)]) -> ContainerSpec {
         let option = |name: &str| options.iter().find(|(n, _)| *n == name).map(|(_, v)| *v);
         let ExecSpec { process, seccomp, .. } = self.process(script, options);
@@ -154,7 +154,7 @@ impl Bed {
     }
 
     pub async fn run(&self, name: &str, script: &str) -> ContainerId {
-        // A pipe that a test may open while nobody of ours lives.
+        // A FIFO that a test may open without a running agent.
         if script.contains("/go") {
             let path = self.path("go");
             rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o666.into(), 0).unwrap();
@@ -177,7 +177,7 @@ impl Bed {
         self.runtime.exec_sync(id, self.process(script, &[]), Duration::from_secs(10), &JournalWriter::none()).await
     }
 
-    /// How a container has ended, or ends in time.
+    /// A container's exit, waiting until the timeout.
     pub async fn exit(&self, id: &ContainerId, timeout: Duration) -> Exit {
         let mut events = self.runtime.events();
         let ended = async {
@@ -200,7 +200,7 @@ impl Bed {
         sandbox.containers.into_iter().find(|c| c.id == *id).unwrap()
     }
 
-    /// What a container said, without the log's own words; parts of split lines joined.
+    /// A container's output, without the log format; parts of split lines are joined.
     pub fn log(&self, id: &ContainerId) -> String {
         let text = fs::read_to_string(self.path("logs").join(&id.name).join("0.log")).unwrap_or_default();
         let mut said = String::new();
@@ -223,7 +223,7 @@ impl Bed {
         .await
     }
 
-    /// The agent goes away, as by kill -9: nothing is told to anyone.
+    /// The agent disappears, as by kill -9.
     pub async fn forget(&mut self) {
         let empty = tempfile::tempdir().unwrap();
         let cgroup = self.cgroup.join("nobody");
@@ -235,7 +235,7 @@ impl Bed {
         self.runtime = Runtime::open(self.config()).await.unwrap();
     }
 
-    /// What an agent leaves that knew of no secrets.
+    /// The state left by an agent without secrets.
     pub fn without_secret(&self, sandbox: &str) {
         let (own, copy) = (self.path("state/sandboxes").join(sandbox), self.path("state/copies").join(sandbox));
         for folder in [&own, &copy] {
@@ -258,18 +258,18 @@ impl Bed {
         rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), signal).unwrap();
     }
 
-    /// The processes of a sandbox, its shim included.
+    /// The processes of a sandbox, including its shim.
     pub fn processes_of(&self, sandbox: &str) -> Vec<u32> {
         let folders = ["shims", "burstable"].map(|parent| cgroup_path(&self.cgroup).join(parent).join(sandbox));
         folders.iter().flat_map(|folder| podwright_runtime::cgroup::procs(folder)).collect()
     }
 
-    /// The cgroup that all processes of a sandbox are in but its shim.
+    /// The cgroup of all processes of a sandbox except its shim.
     pub fn cgroup_of(&self, sandbox: &str) -> PathBuf {
         cgroup_path(&self.cgroup).join("burstable").join(sandbox)
     }
 
-    /// Removes everything, and looks whether all is gone.
+    /// Removes everything, and checks that nothing is left.
     pub async fn end(self) {
         for sandbox in self.runtime.list().await {
             self.runtime.remove_sandbox(&sandbox.spec.id, &JournalWriter::none()).await.unwrap();
@@ -282,7 +282,7 @@ impl Bed {
         }
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         assert!(!mounts.contains(self.dir.path().to_str().unwrap()), "{mounts}");
-        // Parents that sandboxes share stay until the runtime goes; their own leaves are gone.
+        // Parents shared by sandboxes stay until the runtime is removed; their own leaves are gone.
         let root = cgroup_path(&self.cgroup);
         let shared = [root.clone(), root.join("shims"), root.join("burstable")];
         let left: Vec<PathBuf> = walk(&root).into_iter().filter(|p| !shared.contains(p)).collect();
@@ -292,7 +292,7 @@ impl Bed {
     }
 }
 
-/// The sets of a process that has these capabilities: what a container runtime gives, nothing inheritable or ambient.
+/// The sets of a process with these capabilities: as from a container runtime, nothing inheritable or ambient.
 pub fn capability_sets(capabilities: &HashSet<oci::Capability>) -> oci::LinuxCapabilities {
     oci::LinuxCapabilitiesBuilder::default()
         .bounding(capabilities.clone())
@@ -304,7 +304,7 @@ pub fn capability_sets(capabilities: &HashSet<oci::Capability>) -> oci::LinuxCap
         .expect("every set is given")
 }
 
-/// What a test that has failed leaves: its shims and containers, their cgroups, their mounts.
+/// Cleans up after a failed test: its shims and containers, their cgroups, their mounts.
 impl Drop for Bed {
     fn drop(&mut self) {
         sweep::cgroup(&cgroup_path(&self.cgroup));
@@ -341,7 +341,7 @@ fn config(dir: &Path, cgroup: &Path) -> Config {
     }
 }
 
-/// The shim, built once by whoever runs these tests (cargo builds binaries of other packages only when told to).
+/// The shim, built once by the test process (cargo builds other packages' binaries only on request).
 fn shim() -> &'static PathBuf {
     static SHIM: OnceLock<PathBuf> = OnceLock::new();
     SHIM.get_or_init(|| {
@@ -397,7 +397,7 @@ pub async fn within<F: Future<Output = std::result::Result<(), S>>, S: Debug>(
     }
 }
 
-/// All that comes out of a terminal until its other side closes (which reads as EIO).
+/// All output of a terminal until its other side closes (which reads as EIO).
 pub async fn read_tty(fd: OwnedFd) -> String {
     let reading = tokio::task::spawn_blocking(move || {
         let (mut said, mut buffer) = (Vec::new(), [0u8; 1024]);

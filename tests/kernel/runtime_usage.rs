@@ -1,4 +1,4 @@
-//! What the runtime measures of real cgroups and of the machine.
+//! The runtime's measurements of real cgroups and the machine.
 
 use std::time::Duration;
 
@@ -15,12 +15,12 @@ async fn a_container_that_works_uses_cpu_and_one_that_holds_memory_has_it() {
     let bed = Bed::new("usage").await;
     bed.sandbox("s").await;
     let busy = bed.run("busy", "while :; do :; done").await;
-    // tail keeps what it may have to print until its input ends.
+    // tail keeps its buffer until its input ends.
     bed.run("holder", "(head -c 30000000 /dev/zero; sleep 1000) | tail -c 30000000").await;
     within("28 MiB are held", || async {
         let now = bed.runtime.usage().await.unwrap();
         let holder = of(&now, "holder").unwrap();
-        // The fallback for a machine without the memory controller counts the shells too.
+        // Without the memory controller the fallback includes the shells.
         if (28 << 20..40 << 20).contains(&holder.memory) { Ok(()) } else { Err(now) }
     })
     .await;
@@ -32,7 +32,7 @@ async fn a_container_that_works_uses_cpu_and_one_that_holds_memory_has_it() {
             (now.cpu_us - before.cpu_us, now.at.duration_since(before.at))
         };
         let ((used, passed), (slept, _)) = (grown("busy"), grown("holder"));
-        // What is read a moment after the clock, and how late the reader may come to it on a busy machine.
+        // Read shortly after the clock, with tolerance for a busy machine.
         assert!(u128::from(used) < passed.as_micros() * 11 / 10 + 100_000, "{used} us of one CPU in {passed:?}");
         assert!(slept < 50_000, "{slept} us of sleep");
         let machine = now.machine.unwrap().cpu_us - before.machine.unwrap().cpu_us;

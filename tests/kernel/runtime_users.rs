@@ -1,4 +1,4 @@
-//! Sandboxes with users of their own: who they are on both sides, whose their namespaces and files are, and what is out of reach.
+//! Sandboxes with user namespaces: identities on both sides, ownership of namespaces and files, and inaccessible things.
 
 use std::collections::HashSet;
 use std::fs;
@@ -30,7 +30,7 @@ async fn sandbox(bed: &Bed, id: &str, host: u32, pid: PidMode) {
     .await
 }
 
-/// What a script says in a container; it must succeed.
+/// The output of a script in a container; it must succeed.
 async fn said(bed: &Bed, id: &ContainerId, script: &str) -> String {
     let out = bed.exec(id, script).await.unwrap();
     let (stdout, stderr) = (String::from_utf8(out.stdout).unwrap(), String::from_utf8(out.stderr).unwrap());
@@ -70,14 +70,14 @@ pub fn owner_of(pid: u32, kind: &str) -> u64 {
     use std::os::fd::{AsRawFd, FromRawFd};
     const NS_GET_USERNS: u64 = 0xb701;
     let file = fs::File::open(format!("/proc/{pid}/ns/{kind}")).unwrap();
-    // SAFETY: takes no argument and gives a new descriptor of ours.
+    // SAFETY: takes no argument and returns a new descriptor of ours.
     let fd = unsafe { libc::ioctl(file.as_raw_fd(), NS_GET_USERNS as _) };
     assert!(fd >= 0, "{kind}: {}", std::io::Error::last_os_error());
     // SAFETY: as above.
     unsafe { fs::File::from_raw_fd(fd) }.metadata().unwrap().ino()
 }
 
-/// The user of the host who owns a user namespace, with all capabilities over it.
+/// The host user that owns a user namespace, with all capabilities over it.
 fn owner_outside(pid: u32) -> u32 {
     use std::os::fd::AsRawFd;
     const NS_GET_OWNER_UID: u64 = 0xb704;
@@ -125,7 +125,7 @@ async fn root_inside_is_nobody_outside() {
         let pause = bed.runtime.sandbox(id).await.unwrap().pid;
         assert_eq!(namespace(pause, "user"), own);
         assert!(uids(pause).contains(&format!("{}", base + 65535)), "{}", uids(pause));
-        // Who execs lives where the container does.
+        // An exec runs in the container's namespaces.
         let of_exec =
             said(&bed, &main, "for n in user mnt pid net ipc uts cgroup; do readlink /proc/self/ns/$n; done").await;
         for (kind, seen) in ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup"].iter().zip(of_exec.lines()) {
@@ -135,7 +135,7 @@ async fn root_inside_is_nobody_outside() {
             said(&bed, &main, "cat /proc/sys/net/ipv4/ping_group_range /proc/sys/kernel/msgmax; hostname").await,
             "0\t65535\n4096\npod-host\n"
         );
-        // Somebody else.
+        // A non-root user.
         let user = bed.process(
             "id -u; id -G; touch /tmp/own && stat -c '%u %g' /tmp/own; echo x >/proc/self/fd/1",
             &[("user", "1000:3000+4000")],
@@ -189,7 +189,7 @@ async fn sandboxes_share_layers_and_change_nothing_of_them() {
             let found = fs::metadata(upper.join(file)).unwrap();
             assert_eq!((found.uid(), found.gid()), (base + uid, base + gid), "{file}");
         }
-        // There is no device but those that are there: not even root makes one.
+        // Only existing devices can be used: not even root can create one.
         let mut spec = bed.container("powerful", "sleep 1000", &[]);
         spec.id.sandbox = id.into();
         give_capabilities(&mut spec, all_capabilities());
@@ -269,7 +269,7 @@ async fn all_capabilities_are_over_its_own_things_alone() {
             let out = run(allowed).await;
             assert_eq!(out.code, 0, "{id}: {allowed}: {out:?}");
         }
-        // What was mounted for it stays, and what is the host's is out of reach.
+        // Its mounts stay, and the host's objects are inaccessible.
         for refused in [
             "umount /proc/kcore",
             "umount /proc/interrupts",
@@ -317,7 +317,7 @@ async fn terminals_shared_processes_and_later_agents() {
             let uid = user.split(':').next().unwrap();
             assert!(said.ends_with(&format!("{uid}\r\n{uid}\r\n")), "{said}");
         }
-        // The next agent finds them as they were.
+        // The next agent finds them unchanged.
         bed.forget().await;
         bed.reopen().await;
         let found = bed.runtime.sandbox("s").await.unwrap();
@@ -330,8 +330,8 @@ async fn terminals_shared_processes_and_later_agents() {
     bed.end().await;
 }
 
-/// Descriptors that a user of the host has sent and nobody receives, until the sockets are closed. The kernel lets whoever has sent as
-/// many as it may open send no more, unless it has rights over the machine (unix(7), ETOOMANYREFS).
+/// Descriptors sent by a host user and not received, until the sockets are closed. The kernel refuses further sending when as many
+/// are in flight as the user may open, unless it has privileges over the machine (unix(7), ETOOMANYREFS).
 fn sent_by(uid: u32, descriptors: usize) -> (OwnedFd, OwnedFd) {
     let (ours, theirs) = io::message_pair().unwrap();
     let socket = ours.try_clone().unwrap();
@@ -427,7 +427,7 @@ async fn what_cannot_be_had_is_refused() {
     bed.end().await;
 }
 
-/// How long a sandbox and a container take with users of their own and without, for whoever asks.
+/// Measures how long a sandbox and a container take with a user namespace and without.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement"]
 async fn times() {

@@ -1,4 +1,4 @@
-//! Who may speak to the server by its Unix socket: root, whatever the mode of the socket says.
+//! Access to the server's Unix socket: only root, whatever the socket's mode.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use podwright::server::listen::{bind, serve};
 use podwright::server::{Config, Server};
 use podwright::store::Memory;
 
-/// Does something as a user without rights; this thread alone becomes one.
+/// Runs something as an unprivileged user; only this thread changes.
 pub fn as_nobody<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     const NOBODY: libc::c_long = 65_534;
     let changed = move || {
-        // SAFETY: plain values, and no call of the C library, which would change all threads. This one ends with its rights.
+        // SAFETY: plain values, and raw calls, as the C library's would change all threads. This thread ends afterwards.
         unsafe {
             assert_eq!(libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>()), 0);
             assert_eq!(libc::syscall(libc::SYS_setresgid, NOBODY, NOBODY, NOBODY), 0);
@@ -58,7 +58,7 @@ fn the_servers_socket_is_for_root() {
         assert_eq!(as_nobody(|| ask(line)).unwrap(), "403", "{line}");
     }
     assert_eq!(ask("GET /api/v1/namespaces").unwrap(), "200");
-    // One that is made anew is as private.
+    // A recreated one is as private.
     std::fs::remove_file(&path).unwrap();
     super::net_world::eventually(|| is_private().ok(), |found| *found == Some(true));
 }

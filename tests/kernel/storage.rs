@@ -1,4 +1,4 @@
-//! Counting what a folder holds, whatever is made there while it is counted.
+//! Measuring a folder, whatever changes during the measurement.
 
 use std::{
     fs::{self, File},
@@ -78,7 +78,7 @@ fn blocks_are_counted_once_an_inode_and_links_and_mounts_are_not_followed() {
 
 const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// `depth` folders one within the other, each with a file.
+/// `depth` nested folders, each with a file.
 fn nest(path: &Path, depth: usize) {
     let mut at = openat(CWD, path, FOLDER, Mode::empty()).unwrap();
     for _ in 0..depth {
@@ -109,7 +109,7 @@ fn neither_depth_nor_number_stops_the_count() {
     assert_eq!((counted.inodes, counted.evades), (30_031, false));
 }
 
-/// A file of known size among folders that come, go and move all the time: it is counted, once, and nothing breaks.
+/// A file of known size among folders that constantly appear, disappear and move: it is counted, once, without errors.
 #[test]
 fn what_changes_while_it_is_counted_breaks_nothing() {
     let folder = tempfile::tempdir().unwrap();
@@ -139,7 +139,7 @@ fn what_changes_while_it_is_counted_breaks_nothing() {
                 stop.store(true, Ordering::Relaxed);
             }
             let counted = counted.unwrap();
-            // Folders are counted once; 200 files, and the passing ones, may be where they were and where they went.
+            // Folders are counted once; 200 files, and moving ones, may be counted at their old and new places.
             assert!((4 << 20..(4 << 20) + 640 * 8192).contains(&counted.bytes), "{counted:?}");
             assert!(counted.inodes <= 640 && !counted.evades, "{counted:?}");
         }
@@ -147,7 +147,7 @@ fn what_changes_while_it_is_counted_breaks_nothing() {
     });
 }
 
-/// Who moves folders deeper than anybody honest nests them hides nothing by that: the count says that it is not whole.
+/// Moving folders nested deeper than usual hides nothing: the result is marked incomplete.
 #[test]
 fn a_deep_tree_that_moves_is_found_out() {
     let folder = tempfile::tempdir().unwrap();
@@ -174,10 +174,10 @@ fn a_deep_tree_that_moves_is_found_out() {
     assert!(found, "no walk out of 500 noticed");
 }
 
-/// Moves a full folder behind the back of who walks, whenever it can: it sees by inotify(7) where he is.
+/// Moves a full folder behind a walk's back: it observes its position with inotify(7).
 struct Dance {
     watch: OwnedFd,
-    /// What a walk comes to first, before it comes to the others, and last.
+    /// What a walk visits first, later, and last.
     first: PathBuf,
     middle: i32,
     last: (PathBuf, i32),
@@ -201,7 +201,7 @@ impl Dance {
         Dance { watch, first: first.clone(), middle, last: (last.clone(), end) }
     }
 
-    /// Until it is told to stop, while it has the floor.
+    /// Until told to stop, while it has the floor.
     fn dance(&self, stop: &AtomicBool, floor: &Mutex<()>) {
         let mut buffer = [std::mem::MaybeUninit::uninit(); 4096];
         let mut events = inotify::Reader::new(&self.watch, &mut buffer);
@@ -221,7 +221,7 @@ impl Dance {
     }
 }
 
-/// Who knows where the walk is hides nothing by that: he has to hold still, or it is told that he does not.
+/// Knowing the walk's position hides nothing: processes are frozen, or the result says they were not.
 #[test]
 fn what_is_moved_behind_the_walks_back_is_counted() {
     let folder = tempfile::tempdir_in("/var/tmp").unwrap();
@@ -243,10 +243,10 @@ fn what_is_moved_behind_the_walks_back_is_counted() {
     assert!(free.iter().all(|found| is_seen(found) || found.evades), "{free:?}");
 }
 
-/// What changes all the time, as an honest folder of temporary files does, is measured all the same.
+/// A constantly changing folder, such as a legitimate one for temporary files, is measured all the same.
 #[test]
 fn what_changes_all_the_time_has_to_hold_still_for_a_moment_alone() {
-    // No disk that may be busy: a pause is a change that there is not.
+    // Not on a disk that may be busy: a pause looks like no change.
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     fs::create_dir(folder.path().join("tmp")).unwrap();
     fs::write(folder.path().join("kept"), bytes(4 << 20)).unwrap();
@@ -279,7 +279,7 @@ fn what_changes_all_the_time_has_to_hold_still_for_a_moment_alone() {
     assert!(!asked.load(Ordering::Relaxed), "nobody has to hold still where nothing changes");
 }
 
-/// A cgroup with a process in it, which go with this.
+/// A cgroup with a process in it, both removed on drop.
 struct Group(PathBuf, std::process::Child);
 
 impl Group {
@@ -319,11 +319,11 @@ fn who_holds_still_goes_on_when_it_is_over_and_when_who_asked_has_died() {
         }
     };
     until(false);
-    // SAFETY: the child ends here, as if it were killed.
+    // SAFETY: the child exits here, as if killed.
     let child = unsafe { libc::fork() };
     if child == 0 {
         std::mem::forget(keep());
-        // SAFETY: ends this process, whatever state it is in.
+        // SAFETY: exits this process in whatever state.
         unsafe { libc::_exit(if group.is_still() { 0 } else { 1 }) };
     }
     let mut status = 0;

@@ -1,4 +1,4 @@
-//! The store on a disk that is full, and has room again later: a real one, in a mount namespace of the test's own.
+//! The store on a full disk that later has space again: a real one, in a separate mount namespace.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -26,7 +26,7 @@ fn own_disk(at: &Path) {
 fn a_disk_that_is_full_is_said_and_written_to_once_it_has_room() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path().to_owned();
-    // A namespace is a thread's, and of those that it starts.
+    // A namespace belongs to a thread and those it starts.
     let test = std::thread::spawn(move || {
         own_disk(&at);
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(fill(&at));
@@ -44,7 +44,7 @@ async fn fill(at: &Path) {
     let ballast = at.join("ballast");
     let mut file = File::create(&ballast).unwrap();
     while file.write_all(&[0; 4096]).is_ok() {}
-    // Who has it open keeps its room.
+    // An open descriptor keeps its space.
     drop(file);
 
     let mut acknowledged = 20;

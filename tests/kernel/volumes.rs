@@ -1,4 +1,4 @@
-//! Volumes made of API objects, in a mount namespace of their own.
+//! Volumes made of API objects, in separate mount namespaces.
 
 use std::{
     fs,
@@ -27,65 +27,64 @@ use podwright::{
 use podwright_runtime::{JournalWriter, Role, removals::Removals};
 use serde_json::{Value, json};
 
-/// A projected token in a Pod's files, under a clock of the test's own: what a container reads is renewed at 80 % of its
-/// life, all at once, and never while it is young.
+/// A projected token in a Pod's files, with a simulated clock: the file is renewed at 80 % of its lifetime, atomically, and never
+/// earlier.
 #[test]
 fn a_projected_token_is_renewed_in_the_files_of_its_volume() {
     apart(true, renewal);
 }
 
-/// What the agent makes for a Pod counts for no limit of the Pod's: neither a volume in memory nor `subPath` is as many folders as
-/// somebody likes.
+/// What the agent creates for a Pod counts for none of the Pod's limits: the number of folders of in-memory volumes and `subPath`
+/// is bounded.
 #[test]
 fn folders_that_the_agent_makes_have_bounds() {
     apart(false, bounds);
 }
 
-/// Files of API objects are in a tmpfs of their Pod's, which has room for them twice: who keeps old ones open has no new ones, and
-/// nobody else has less.
+/// Files of API objects are in their Pod's own tmpfs, which has room for them twice: keeping old ones open blocks one's own new
+/// ones, and no one else's.
 #[test]
 fn who_keeps_old_files_open_takes_the_room_from_his_own_pod() {
     apart(false, own_room);
 }
 
-/// What an ended Pod's files still have of the node's memory, because somebody has them open, counts for its namespace until they
-/// are closed, across agents.
+/// Memory of an ended Pod's open files counts for its namespace until they are closed, across agents.
 #[test]
 fn what_is_open_of_a_pod_that_has_ended_counts_until_it_is_closed() {
     apart(false, left_open);
 }
 
-/// A Pod may have handed a file of an emptyDir in memory to another one: its memory counts for nobody any more.
+/// A Pod may have passed a file of an in-memory emptyDir to another one: its memory would no longer count for any Pod.
 #[test]
 fn what_is_open_of_an_emptydir_in_memory_holds_nothing_when_its_pod_has_ended() {
     apart(false, in_memory_left_open);
 }
 
-/// An agent may be killed, or a call fail, anywhere in the middle of making an emptyDir: the next try makes all of it.
+/// An agent may be killed, or a call fail, midway through creating an emptyDir: the next try completes it.
 #[test]
 fn an_emptydir_that_was_half_made_is_made_whole() {
     apart(false, half_made);
 }
 
-/// What somebody has mounted in the folders of a Pod's files, and over them, is not emptied with them.
+/// External mounts in and over the folders of a Pod's files are not emptied with them.
 #[test]
 fn what_is_mounted_in_a_pods_files_keeps_what_it_holds() {
     apart(false, mounted_over);
 }
 
-/// A volume of a kind that has no row is refused; the others of its Pod are not.
+/// A volume of an unsupported kind is refused; others of its Pod are not.
 #[test]
 fn a_kind_of_volume_that_is_not_supported_is_refused() {
     apart(false, unsupported);
 }
 
-/// What the agent mounts for a Pod, and takes away, its journal tells: what, and for which field of the manifest.
+/// The Pod's journal records the agent's mounts and unmounts, with their manifest fields.
 #[test]
 fn mounts_are_told_with_the_fields_that_ask_for_them() {
     apart(false, told);
 }
 
-/// Runs a test in a folder and a mount namespace of its own, whose `memory` is a tmpfs of volumes in the end.
+/// Runs a test in a separate folder and mount namespace, whose `memory` becomes a tmpfs for volumes.
 pub fn apart<F: Future<Output = ()>>(paused: bool, test: impl FnOnce(PathBuf) -> F + Send + 'static) {
     let thread = std::thread::spawn(move || {
         unshare(CloneFlags::CLONE_FS | CloneFlags::CLONE_NEWNS).unwrap();
@@ -99,12 +98,12 @@ pub fn apart<F: Future<Output = ()>>(paused: bool, test: impl FnOnce(PathBuf) ->
     thread.join().unwrap();
 }
 
-/// A server, a Pod `default/web` of it, and a node's volumes in that folder.
+/// A server, its Pod `default/web`, and a node's volumes in that folder.
 async fn opened(folder: &Path, spec: Value) -> (Arc<Server>, Arc<Volumes>, Arc<Pod>) {
     opened_with(folder, spec, Removals::default()).await
 }
 
-/// The same, with what is being removed there.
+/// The same, with a set of removals.
 pub async fn opened_with(folder: &Path, mut spec: Value, removals: Removals) -> (Arc<Server>, Arc<Volumes>, Arc<Pod>) {
     let env = Env::simulated("2026-11-20T17:00:00Z".parse().unwrap(), 1);
     let server = Server::open(Arc::new(Memory::new()), env.clone(), Config::default()).await.unwrap();
@@ -121,7 +120,7 @@ pub async fn opened_with(folder: &Path, mut spec: Value, removals: Removals) -> 
     (server, Arc::new(volumes), pod)
 }
 
-/// Sets all volumes of a Pod up at the same time, as its agent may.
+/// Sets all volumes of a Pod up concurrently, as its agent may.
 pub async fn set_up(volumes: &Arc<Volumes>, pod: &Arc<Pod>, facts: &Facts) -> Result<(), MountError> {
     let none = JournalWriter::none();
     let all = pod.spec().volumes.iter().flatten().map(|volume| volumes.set_up(pod, volume, facts, &none));
@@ -221,7 +220,7 @@ async fn bounds(folder: PathBuf) {
     assert_eq!(mounts("fits").unwrap().len(), 1);
     let why = mounts("deep").unwrap_err().message;
     assert!(why.contains("65 elements, more than 64"), "{why}");
-    // The agent looks for mounts in its process's namespace; these are in this thread's.
+    // The agent reads its process's mount table; these mounts are in this thread's namespace.
     for mounted in ["subpaths/fits/0", "volumes/m", "volumes/large"] {
         nix::mount::umount(&volumes.folder(&pod).join(mounted)).unwrap();
     }
@@ -256,7 +255,7 @@ async fn renewal(folder: PathBuf) {
     assert_ne!(second, first);
     assert_ne!(fs::read_link(volume.join("..data")).unwrap(), data, "one link changes all files at once");
     assert!(!volume.join(data).exists() && volumes.stale_tokens().is_empty());
-    // The first one ends when it said it would; who reads the file goes on.
+    // The first one expires as announced; readers of the file continue.
     tokio::time::advance(Duration::from_secs(120)).await;
     server.verify_token(&first, "vault").await.unwrap_err();
     server.verify_token(&second, "vault").await.unwrap();
@@ -264,7 +263,7 @@ async fn renewal(folder: PathBuf) {
     assert!(!memory.join(&uid).exists());
 }
 
-/// What shows an annotation as the file `v/text`.
+/// A volume that shows an annotation as the file `v/text`.
 fn showing() -> Value {
     let item = json!({ "path": "text", "fieldRef": { "fieldPath": "metadata.annotations['text']" } });
     json!({
@@ -277,7 +276,7 @@ fn text(letter: &str) -> String {
     letter.repeat(100 << 10)
 }
 
-/// The Pod with another uid, and that text.
+/// The Pod with another uid and this text.
 fn like(pod: &Pod, uid: &str, letter: &str) -> Arc<Pod> {
     let mut pod = pod.clone();
     pod.metadata.uid = Some(uid.to_owned());
@@ -301,7 +300,7 @@ async fn in_memory_left_open(folder: PathBuf) {
         let open = fs::File::open(below.join("file")).unwrap();
         let pages = || open.metadata().unwrap().blocks();
         assert_eq!(pages(), 16);
-        // What somebody has mounted over it is another's.
+        // A mount over it belongs to someone else.
         fs::write(over.join("others"), "text").unwrap();
         mount(Some(&over), &own, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
         if ends_by_itself {
@@ -326,7 +325,7 @@ async fn half_made(folder: PathBuf) {
     let (_server, volumes, pod) = opened(&folder, spec).await;
     let path = |name: &str| volumes.path(&pod, pod.volume(name).unwrap());
     let (again, of) = (volumes.clone(), pod.clone());
-    // A thread that may not give a folder to a group stops right there.
+    // A thread that may not change the group stops at that point.
     let half = std::thread::spawn(move || {
         caps::drop(None, caps::CapSet::Effective, caps::Capability::CAP_CHOWN).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -350,7 +349,7 @@ async fn half_made(folder: PathBuf) {
 async fn left_open(folder: PathBuf) {
     let memory = folder.join("memory");
     fs::create_dir(&memory).unwrap();
-    // A quarter is the namespace's: there is room for one Pod's 58 pages, not for two.
+    // The namespace gets a quarter: room for one Pod's 58 pages, not for two.
     mount(Some("tmpfs"), &memory, Some("tmpfs"), MsFlags::empty(), Some("size=1600k")).unwrap();
     let own = |uid: &str| memory.join(uid).join("v/text");
     let place = |name: &str| memory.join(".ended").join(name);
@@ -377,7 +376,7 @@ async fn left_open(folder: PathBuf) {
     refused(&volumes, two.clone()).await;
     volumes.remove(&one, None, &JournalWriter::none()).await.unwrap();
 
-    // The agent is another.
+    // A new agent.
     drop((volumes, server));
     let (server, volumes, _) = opened(&folder, showing()).await;
     assert!(volumes.owners().is_empty(), "{:?}", volumes.owners());
@@ -390,11 +389,11 @@ async fn left_open(folder: PathBuf) {
     assert!(!memory.join(".ended").exists());
     set_up(&volumes, &two, &Facts::default()).await.unwrap();
 
-    // One that ended while no agent was there: all that is known of it is its uid.
+    // One that ended while no agent was running: only its uid is known.
     let replaced = fs::File::open(own("two")).unwrap();
     refresh(&volumes, &like(&pod, "two", "d"), &Facts::default()).await.unwrap();
     drop((volumes, server));
-    // The agent was killed before it could remove the folder of what has been given up.
+    // The agent was killed before it could remove the folder of a released tmpfs.
     fs::create_dir_all(place("gone.0")).unwrap();
     let (_server, volumes, _) = opened(&folder, showing()).await;
     assert!(!memory.join(".ended").exists());
@@ -410,7 +409,7 @@ async fn left_open(folder: PathBuf) {
     volumes.remove(&one, None, &JournalWriter::none()).await.unwrap();
     assert_eq!(fs::read_dir(&memory).unwrap().count(), 0, "nobody has anything open: it is gone at once");
 
-    // What is still there when the node ends goes with it.
+    // What is left when the node ends is removed with it.
     set_up(&volumes, &one, &Facts::default()).await.unwrap();
     let kept = fs::File::open(own("one")).unwrap();
     volumes.remove(&one, None, &JournalWriter::none()).await.unwrap();
@@ -419,7 +418,7 @@ async fn left_open(folder: PathBuf) {
     volumes.mend().await;
     assert_eq!(fs::read_dir(&memory).unwrap().count(), 0);
     drop(kept);
-    // For who has called this.
+    // For the caller.
     mount(Some("tmpfs"), &memory, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
 }
 

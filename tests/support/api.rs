@@ -1,4 +1,4 @@
-//! One JSON-RPC call over the node's socket, made by hand: a test must know whether an answer has come.
+//! One JSON-RPC call over the node's socket, without a client library: a test must know whether a response arrived.
 
 use std::{
     io::{Read, Write},
@@ -9,16 +9,16 @@ use std::{
 
 use serde_json::{Value, json};
 
-/// Why a call gave no object.
+/// Why a call returned no object.
 #[derive(Debug)]
 pub enum CallError {
-    /// The server said no; nothing was done.
+    /// The server refused; nothing was done.
     Refused { code: i64, message: String },
-    /// No whole answer came: it may have been done or not.
+    /// No complete response: it may have been done or not.
     Lost(String),
 }
 
-/// The object that `method` answers with.
+/// The object returned by `method`.
 pub fn call(socket: &Path, method: &str, params: Value) -> Result<Value, CallError> {
     let answer = exchange(socket, method, params).map_err(CallError::Lost)?;
     let error = &answer["error"];
@@ -31,7 +31,7 @@ pub fn call(socket: &Path, method: &str, params: Value) -> Result<Value, CallErr
 fn exchange(socket: &Path, method: &str, params: Value) -> Result<Value, String> {
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
     let mut stream = UnixStream::connect(socket).map_err(|e| format!("connect: {e}"))?;
-    // Who is not answered for so long never is: a test must not wait for ever.
+    // A response this late will never come: a test must not wait forever.
     stream.set_read_timeout(Some(Duration::from_secs(60))).map_err(|e| e.to_string())?;
     let head = format!(
         "POST /rpc HTTP/1.1\r\nHost: node\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",

@@ -1,4 +1,4 @@
-//! The programs that decide about the devices of a cgroup: looked at and taken away past the node, as if it had never had any.
+//! The device filters of a cgroup: inspected and detached without the node, like an external change.
 
 use std::{
     fs::File,
@@ -13,7 +13,7 @@ const PROG_GET_FD_BY_ID: libc::c_int = 13;
 const PROG_QUERY: libc::c_int = 16;
 const CGROUP_DEVICE: u32 = 6;
 
-/// The part of `union bpf_attr` that asks for a cgroup's programs.
+/// The part of `union bpf_attr` that queries a cgroup's programs.
 #[repr(C)]
 struct Query {
     target_fd: u32,
@@ -32,7 +32,7 @@ fn bpf<T>(command: libc::c_int, attr: &mut T) -> i32 {
     answer as i32
 }
 
-/// The ids of the programs that are attached to a cgroup itself.
+/// The ids of the programs attached to a cgroup itself.
 pub fn programs(cgroup: &Path) -> Vec<u32> {
     let folder = File::open(cgroup).unwrap_or_else(|e| panic!("{}: {e}", cgroup.display()));
     let mut ids = [0u32; 64];
@@ -49,12 +49,12 @@ pub fn programs(cgroup: &Path) -> Vec<u32> {
     ids[..query.prog_cnt as usize].to_vec()
 }
 
-/// Takes all of them away.
+/// Detaches all of them.
 pub fn detach(cgroup: &Path) {
     let folder = File::open(cgroup).unwrap();
     for id in programs(cgroup) {
         let fd = bpf(PROG_GET_FD_BY_ID, &mut [id, 0, 0]);
-        // SAFETY: the kernel has just made this descriptor for us.
+        // SAFETY: the kernel has just created this descriptor for us.
         let program = unsafe { OwnedFd::from_raw_fd(fd) };
         bpf(PROG_DETACH, &mut [folder.as_raw_fd() as u32, program.as_raw_fd() as u32, CGROUP_DEVICE, 0]);
     }

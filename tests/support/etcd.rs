@@ -1,4 +1,4 @@
-//! A real etcd of a test's own: on loopback, in a folder of its own, gone with the test.
+//! A real etcd for one test: on loopback, in its own folder, removed with the test.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
@@ -19,7 +19,7 @@ pub struct EtcdServer {
     process: Option<Child>,
 }
 
-/// An authority and what it has signed, in PEM.
+/// An authority and a certificate signed by it, in PEM.
 pub struct Signed {
     pub authority: String,
     /// For 127.0.0.1, as a server and as a client.
@@ -44,7 +44,7 @@ impl Signed {
 }
 
 impl EtcdServer {
-    /// One that wants a certificate of whoever comes, as it shows its own; its files are `ca`, `cert` and `key` in its folder.
+    /// One that requires client certificates; its files are `ca`, `cert` and `key` in its folder.
     pub fn start_with_tls(signed: &Signed) -> EtcdServer {
         let mut server = EtcdServer::stopped("https", Vec::new());
         let files = [
@@ -66,7 +66,7 @@ impl EtcdServer {
         self.folder().join(name).display().to_string()
     }
 
-    /// What `etcdctl` says.
+    /// The output of `etcdctl`.
     pub fn ctl(&self, args: &[&str]) -> String {
         let tls = ["--cacert", &self.file("ca"), "--cert", &self.file("cert"), "--key", &self.file("key")];
         let tls: &[&str] = if self.client.starts_with("https") { &tls } else { &[] };
@@ -81,14 +81,14 @@ impl EtcdServer {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// One that answers, without TLS.
+    /// A running one without TLS.
     pub fn start() -> EtcdServer {
         let mut server = EtcdServer::stopped("http", Vec::new());
         server.spawn();
         server
     }
 
-    /// One that does not run yet.
+    /// One that is not running yet.
     fn stopped(scheme: &str, arguments: Vec<String>) -> EtcdServer {
         let folder = tempfile::tempdir().unwrap();
         let url = |scheme: &str| {
@@ -112,12 +112,12 @@ impl EtcdServer {
         self.folder().join("log")
     }
 
-    /// Starts it on what is in its folder; it answers when this returns.
+    /// Starts it on its folder's data; it responds when this returns.
     pub fn spawn(&mut self) {
         self.spawn_on("data");
     }
 
-    /// The same on another folder of data, as one that was restored from a snapshot.
+    /// The same on another data folder, such as one restored from a snapshot.
     pub fn spawn_on(&mut self, data: &str) {
         let log = std::fs::File::options().create(true).append(true).open(self.log()).unwrap();
         let process = Command::new("etcd")
@@ -126,7 +126,7 @@ impl EtcdServer {
             .args(["--listen-client-urls", &self.client, "--advertise-client-urls", &self.client])
             .args(["--listen-peer-urls", &self.peer, "--initial-advertise-peer-urls", &self.peer])
             .args(["--initial-cluster", &format!("m={}", self.peer)])
-            // One member needs nobody's vote.
+            // A single member needs no votes.
             .args(["--heartbeat-interval", "20", "--election-timeout", "200"])
             .args(&self.arguments)
             .stdin(Stdio::null())
@@ -142,7 +142,7 @@ impl EtcdServer {
         }
     }
 
-    /// Whether it is healthy; by TLS, whether it listens.
+    /// Whether it is healthy; with TLS, whether it listens.
     fn answers(&self) -> bool {
         let Some((scheme, address)) = self.client.split_once("://") else { return false };
         let Ok(mut stream) = TcpStream::connect(address) else { return false };
@@ -155,7 +155,7 @@ impl EtcdServer {
         asked.is_ok() && stream.read_to_string(&mut answer).is_ok() && answer.contains("\"true\"")
     }
 
-    /// Makes a folder of data of a snapshot, as an operator does.
+    /// Creates a data folder from a snapshot, as an operator does.
     pub fn restore(&self, snapshot: &Path, data: &str) {
         let (snapshot, data) = (snapshot.to_str().unwrap(), self.file(data));
         let cluster = format!("m={}", self.peer);

@@ -1,5 +1,5 @@
-//! What one node has on the machine: processes, mounts, cgroups, namespaces' links. Other nodes beside it do not count, but the
-//! settings of the machine itself do, whoever has changed them.
+//! What one node has on the machine: processes, mounts, cgroups, namespaces' links. Other nodes do not count, but the machine's own
+//! settings do, whoever changed them.
 
 use std::{
     collections::BTreeSet,
@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 use super::{eventually, sweep, sysctls};
 
-/// What was seen of the node on one folder.
+/// The observed state of the node on one folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
     dir: PathBuf,
@@ -21,7 +21,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Looks at what the node on `dir` has.
+    /// Reads what the node on `dir` has.
     pub fn look(dir: &Path) -> Machine {
         let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
         let mut seen = BTreeSet::new();
@@ -33,12 +33,12 @@ impl Machine {
         Machine { dir, seen }
     }
 
-    /// A machine that has nothing of a node on `dir`, as it must be when the node has gone.
+    /// A machine without anything of a node on `dir`, as required when the node is gone.
     pub fn untouched(dir: &Path) -> Machine {
         Machine { dir: dir.canonicalize().unwrap_or_else(|_| dir.to_owned()), seen: BTreeSet::new() }
     }
 
-    /// Waits until nothing is there that was not there before.
+    /// Waits until there is nothing that was not there before.
     #[track_caller]
     pub fn assert_unchanged(&self) {
         eventually("nothing is left behind", Duration::from_secs(10), || {
@@ -50,28 +50,28 @@ impl Machine {
     }
 }
 
-/// Ends and removes all that a node on `dir` has left, whatever state it is in: its processes, cgroups and mounts. For who has
-/// failed already: what cannot be removed stays, and is said.
+/// Ends and removes everything that a node on `dir` has left, in any state: its processes, cgroups and mounts. For tests that have
+/// already failed: what cannot be removed stays, and is reported.
 pub fn sweep(dir: &Path) {
     let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
     sweep::cgroup(&cgroup_mount().join(cgroup_root(&dir)));
     sweep::mounts(&dir);
 }
 
-/// Where cgroups are mounted that nodes use.
+/// The mount point of the nodes' cgroups.
 pub fn cgroup_mount() -> PathBuf {
     let mounted = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
     mounted.map(PathBuf::from).into_iter().find(|p| p.join("cgroup.controllers").exists()).unwrap_or_default()
 }
 
-/// The node's cgroup below the mount, as `cmd/paths.rs` names it.
+/// The node's cgroup below the mount, named as in `cmd/paths.rs`.
 fn cgroup_root(dir: &Path) -> String {
     let digest = Sha256::digest(dir.as_os_str().as_encoded_bytes());
     let digits: String = digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
     format!("podwright-{digits}")
 }
 
-/// Those in the node's cgroups: every process that it makes is born there.
+/// Processes in the node's cgroups: every process that it creates starts there.
 fn processes(cgroup: &str, seen: &mut BTreeSet<String>) {
     for entry in fs::read_dir("/proc").unwrap().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -108,7 +108,7 @@ fn cgroups(dir: &Path, seen: &mut BTreeSet<String>) {
     }
 }
 
-/// The links in the node's network namespace, while that is there.
+/// The links in the node's network namespace, while it exists.
 fn links(netns: &Path, seen: &mut BTreeSet<String>) {
     let output = Command::new("nsenter").arg(format!("--net={}", netns.display())).args(["ip", "-o", "link"]).output();
     let output = output.unwrap_or_else(|e| panic!("nsenter: {e}"));

@@ -1,4 +1,4 @@
-//! What whole-node tests share: nodes of their own, the command line, waiting for conditions, and looking for leftovers.
+//! Shared parts of whole-node tests: nodes, the command line, waiting for conditions, and detecting leftovers.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
@@ -18,14 +18,14 @@ pub mod tls;
 
 use std::time::{Duration, Instant};
 
-#[allow(unused_imports)] // Not every test binary looks at answers.
+#[allow(unused_imports)] // Not every test binary uses answers.
 pub use node::Answer;
 pub use node::TestNode;
-#[allow(unused_imports)] // Only some talk with a command that goes on.
+#[allow(unused_imports)] // Only some use a long-running command.
 pub use talk::Talk;
 
-/// Waits until `check` gives a value; panics with its last word when `patience` is over. In a guest without hardware
-/// virtualisation everything takes about ten times as long, so the patience is multiplied there.
+/// Waits until `check` returns a value; panics with its last message after `patience`. In a guest without hardware virtualisation
+/// everything takes about ten times as long, so the patience is multiplied there.
 #[track_caller]
 pub fn eventually<T>(what: &str, patience: Duration, mut check: impl FnMut() -> Result<T, String>) -> T {
     let deadline = Instant::now() + patience * slowness();
@@ -34,24 +34,24 @@ pub fn eventually<T>(what: &str, patience: Duration, mut check: impl FnMut() -> 
         match check() {
             Ok(value) => return value,
             Err(last) if Instant::now() > deadline => panic!("{what}: not within {patience:?}; last seen:\n{last}"),
-            // Looking must not take the time of what is looked at.
+            // Checking must not take CPU time from what is awaited.
             Err(_) => std::thread::sleep(begin.elapsed().max(Duration::from_millis(20))),
         }
     }
 }
 
-/// How many times longer than usual things take here, for limits that only say that something has come to a halt: as told, or as
-/// many as there are at work for each processor of the machine, other people's work among them.
+/// The slowdown factor here, for limits that only detect a hang: as configured, or the load per processor of the machine, including
+/// other work.
 pub fn slowness() -> u32 {
     told_slowness().max(load())
 }
 
-/// `PODWRIGHT_TEST_SLOWNESS`, set in guests: for limits that are promises, which load does not stretch.
+/// `PODWRIGHT_TEST_SLOWNESS`, set in guests: for limits that are guarantees, which load does not extend.
 pub fn told_slowness() -> u32 {
     std::env::var("PODWRIGHT_TEST_SLOWNESS").ok().and_then(|s| s.parse().ok()).unwrap_or(1)
 }
 
-/// Who runs or wants to for each processor, at most ten: in the last minute, or now where that is more (proc_loadavg(5)).
+/// Running or runnable tasks per processor, at most ten: in the last minute, or now if that is more (proc_loadavg(5)).
 fn load() -> u32 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let words: Vec<&str> = text.split(' ').collect();
@@ -61,14 +61,14 @@ fn load() -> u32 {
     (average.max(now) / processors).ceil().clamp(1.0, 10.0) as u32
 }
 
-/// Says that a test is left out, because a client is not here. On machines for which `./dev test` gets it that is a failure.
+/// Reports that a test is skipped because a client is not installed. A failure on machines where `./dev test` installs it.
 #[track_caller]
 pub fn left_out(why: &str) {
     assert!(std::env::var_os("PODWRIGHT_TEST_CLIENTS").is_none(), "not skipped: {why}");
     eprintln!("skipped: {why}");
 }
 
-/// Succeeds if `text` contains `part`; else says what there is.
+/// Succeeds if `text` contains `part`; otherwise shows the text.
 pub fn contains(text: &str, part: &str) -> Result<(), String> {
     if text.contains(part) { Ok(()) } else { Err(format!("{part:?} is not in:\n{text}")) }
 }

@@ -1,4 +1,4 @@
-//! Inside network namespaces: of nodes, of Pods, and of hosts beside a node. Sockets that are made there stay there.
+//! Work inside network namespaces: of nodes, of Pods, and of hosts beside a node. Sockets created there stay there.
 
 use std::{
     fs::File,
@@ -18,7 +18,7 @@ use nix::sched::{CloneFlags, setns};
 
 use super::{TestNode, eventually, slowness};
 
-/// Runs `work` in a thread that has entered the namespace, of whatever kind it is.
+/// Runs `work` in a thread that has entered the namespace, of any kind.
 pub fn within<T: Send>(netns: &Path, work: impl FnOnce() -> T + Send) -> T {
     let file = File::open(netns).unwrap_or_else(|e| panic!("{}: {e}", netns.display()));
     std::thread::scope(|scope| {
@@ -30,7 +30,7 @@ pub fn within<T: Send>(netns: &Path, work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// One line of what `address` says, asked from a namespace.
+/// One line of the response of `address`, requested from a namespace.
 pub fn ask(netns: &Path, address: SocketAddr) -> Result<String, String> {
     let patience = Duration::from_secs(2) * slowness();
     let ask = || {
@@ -43,7 +43,7 @@ pub fn ask(netns: &Path, address: SocketAddr) -> Result<String, String> {
     within(netns, ask).map_err(|e: std::io::Error| format!("{address}: {e}"))
 }
 
-/// The same by UDP, from a socket that may be used again.
+/// The same by UDP, from a reusable socket.
 pub fn ask_udp(socket: &UdpSocket, address: SocketAddr) -> Result<String, String> {
     let ask = || {
         let mut buffer = [0; 200];
@@ -55,7 +55,7 @@ pub fn ask_udp(socket: &UdpSocket, address: SocketAddr) -> Result<String, String
     ask().map_err(|e: std::io::Error| format!("{address}: {e}"))
 }
 
-/// Answers whoever asks, by TCP and UDP, with its name and the asker's address.
+/// Answers TCP and UDP clients with its name and the client's address.
 pub struct Server {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -63,7 +63,7 @@ pub struct Server {
 
 impl Server {
     pub fn start(netns: &Path, name: &str, port: u16) -> Server {
-        // Of both families, where there are two.
+        // Of both families, if available.
         let any = match Path::new("/proc/sys/net/ipv6").exists() {
             true => SocketAddr::from(([0u16; 8], port)),
             false => SocketAddr::from(([0u8; 4], port)),
@@ -79,7 +79,7 @@ impl Server {
                     std::thread::sleep(Duration::from_millis(5));
                     continue;
                 };
-                // Who asks may have gone.
+                // The client may have gone.
                 let _ = answer(stream, &format!("{name} {}\n", from.ip().to_canonical()));
             }
         };
@@ -111,7 +111,7 @@ impl Drop for Server {
     }
 }
 
-/// A host beside a node, joined with it by a link of its own: 192.168.77.2, the node is 192.168.77.1 there.
+/// A host beside a node, connected by a separate link: 192.168.77.2, the node is 192.168.77.1 there.
 pub struct Outside {
     holder: Child,
     pub netns: PathBuf,

@@ -1,4 +1,4 @@
-//! A node of a test's own: `podwright up --isolated` on a temporary state folder.
+//! A node for one test: `podwright up --isolated` on a temporary state folder.
 
 use std::{
     io::Write,
@@ -23,13 +23,13 @@ impl Answer {
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         Answer { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
     }
-    /// Everything it said, for messages.
+    /// All output, for messages.
     pub fn all(&self) -> String {
         format!("exit code {}\n{}{}", self.code, self.out, self.err)
     }
 }
 
-/// How long a client command may take; `delete` waits for as long as it takes.
+/// Time limit of a client command; `delete` waits as long as necessary.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// A running node. Dropping it ends it with SIGTERM and removes its folder.
@@ -39,11 +39,11 @@ pub struct TestNode {
     verb: &'static str,
     args: Vec<String>,
     env: Vec<(String, String)>,
-    /// The program that the next start is of.
+    /// The program for the next start.
     program: PathBuf,
 }
 
-/// The program that is tested; in a guest it is not where it was built.
+/// The tested program; in a guest it is not where it was built.
 pub fn binary() -> PathBuf {
     std::env::var_os("PODWRIGHT_BIN").map_or_else(|| env!("CARGO_BIN_EXE_podwright").into(), PathBuf::from)
 }
@@ -57,17 +57,17 @@ impl TestNode {
         node
     }
 
-    /// A folder for an isolated node that does not run yet.
+    /// A folder for an isolated node that is not running yet.
     pub fn stopped(args: &[&str]) -> TestNode {
         TestNode::stopped_on_host(&[&["--isolated"], args].concat())
     }
 
-    /// The same for a node on the network of the machine itself: only for a guest that is thrown away afterwards.
+    /// The same for a node on the machine's own network: only for a disposable guest.
     pub fn stopped_on_host(args: &[&str]) -> TestNode {
         TestNode::of("up", args)
     }
 
-    /// A control plane alone; it answers when this returns. It listens on a port of its own: others run beside it.
+    /// A control plane alone; it responds when this returns. It listens on its own port, as others run beside it.
     pub fn server(args: &[&str]) -> TestNode {
         let mut server = TestNode::of_control_plane(args);
         server.spawn();
@@ -75,13 +75,13 @@ impl TestNode {
         server
     }
 
-    /// The same, that does not run yet.
+    /// The same, not running yet.
     pub fn of_control_plane(args: &[&str]) -> TestNode {
         let own: &[&str] = if args.contains(&"--listen") { &[] } else { &["--listen", "127.0.0.1:0"] };
         TestNode::of("server", &[args, own].concat())
     }
 
-    /// An isolated node of a server elsewhere, ready when this returns. Ask its server about it.
+    /// An isolated node of another server, ready when this returns. Query its server about it.
     pub fn agent(server: &TestNode, name: &str) -> TestNode {
         TestNode::agent_with(server, name, &[])
     }
@@ -94,14 +94,14 @@ impl TestNode {
         agent
     }
 
-    /// The same, that does not run yet.
+    /// The same, not running yet.
     pub fn of_agent(server: &TestNode, name: &str, args: &[&str]) -> TestNode {
         let socket = format!("unix://{}", server.socket().display());
         let own = ["--isolated", "--node-name", name, "--server", &socket];
         TestNode::of("agent", &[&own[..], args].concat())
     }
 
-    /// Waits until a server has this agent's node, ready.
+    /// Waits until a server shows this agent's node as ready.
     pub fn wait_registered(&self, server: &TestNode, name: &str) {
         eventually("the node is registered", Duration::from_secs(20), || match server.run(&["get", "node", name]) {
             answer if answer.code == 0 => Ok(()),
@@ -110,7 +110,7 @@ impl TestNode {
         server.wait("condition=Ready", &[&format!("node/{name}")], Duration::from_secs(20));
     }
 
-    /// An isolated node that joins a server by TLS: with a bootstrap token, while it has no certificate yet.
+    /// An isolated node that joins a server by TLS: with a bootstrap token until it has a certificate.
     pub fn joining(server: &TestNode, name: &str, token: &str) -> TestNode {
         let kubeconfig = std::fs::read_to_string(server.dir.path().join("admin.kubeconfig")).unwrap();
         let url = kubeconfig.lines().find_map(|line| line.trim().strip_prefix("server: ")).unwrap();
@@ -136,7 +136,7 @@ impl TestNode {
         TestNode { dir, process: None, verb, args, env: Vec::new(), program: binary() }
     }
 
-    /// Waits until the server answers.
+    /// Waits until the server responds.
     pub fn wait_answering(&self) {
         eventually("the server answers", Duration::from_secs(20), || match self.run(&["version"]) {
             answer if answer.code == 0 => Ok(()),
@@ -144,12 +144,12 @@ impl TestNode {
         });
     }
 
-    /// Something for the environment of `up`.
+    /// Sets an environment variable for `up`.
     pub fn set_env(&mut self, key: &str, value: &str) {
         self.env.push((key.to_owned(), value.to_owned()));
     }
 
-    /// Has another program be started from now on, with its own shim; without one this tree's again.
+    /// Uses another program from now on, with its own shim; `None`: this tree's again.
     pub fn be(&mut self, other: Option<(&Path, &Path)>) {
         self.env.retain(|(key, _)| key != "PODWRIGHT_SHIM");
         self.program = other.map_or_else(binary, |(program, _)| program.to_owned());
@@ -173,14 +173,14 @@ impl TestNode {
         self.process = Some(process);
     }
 
-    /// Waits until a process that gives up by itself has ended; how.
+    /// Waits until a process that exits by itself has ended; returns its status.
     pub fn wait_ended(&mut self) -> std::process::ExitStatus {
         let log = self.log_path();
         let process = self.process.as_mut().expect("it was spawned");
         let status = eventually("it ends", Duration::from_secs(20), || {
             process.try_wait().unwrap().ok_or_else(|| std::fs::read_to_string(&log).unwrap_or_default())
         });
-        // Only now: one that does not end is still this node's to end.
+        // Only now: one that does not end must still be ended with this node.
         self.process = None;
         status
     }
@@ -220,13 +220,13 @@ impl TestNode {
         self.dir.path().join("network/netns")
     }
 
-    /// The network namespace of a Pod that runs.
+    /// The network namespace of a running Pod.
     #[track_caller]
     pub fn netns_of(&self, pod: &str) -> PathBuf {
         self.netns_in("default", pod)
     }
 
-    /// The network namespace of a Pod that runs, of any namespace of the API.
+    /// The network namespace of a running Pod in any API namespace.
     #[track_caller]
     pub fn netns_in(&self, namespace: &str, pod: &str) -> PathBuf {
         let found = self.ok(&["-n", namespace, "inspect", "pod", pod, "-o", "json"]);
@@ -252,7 +252,7 @@ impl TestNode {
         }
     }
 
-    /// SIGTERM; waits until it has ended and says how.
+    /// SIGTERM; waits for the exit and returns its status.
     pub fn terminate(&mut self) -> Option<std::process::ExitStatus> {
         let pid = self.process.as_ref()?.id() as i32;
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGTERM).unwrap();
@@ -265,7 +265,7 @@ impl TestNode {
         Some(status)
     }
 
-    /// One client command, as a user types it. One that does not end is a failure.
+    /// One client command, as typed by a user. Fails if it does not end.
     #[track_caller]
     pub fn run(&self, args: &[&str]) -> Answer {
         let begin = Instant::now();
@@ -275,7 +275,7 @@ impl TestNode {
         answer
     }
 
-    /// The same, that must succeed; its standard output.
+    /// The same, which must succeed; returns its standard output.
     #[track_caller]
     pub fn ok(&self, args: &[&str]) -> String {
         let answer = self.run(args);
@@ -291,7 +291,7 @@ impl TestNode {
         let input = input.to_owned();
         let writer = std::thread::spawn(move || stdin.write_all(&input));
         let output = child.wait_with_output().unwrap();
-        // The command may end without having read everything.
+        // The command may exit without reading everything.
         let _ = writer.join().unwrap();
         Answer::of(output)
     }
@@ -310,7 +310,7 @@ impl TestNode {
         command
     }
 
-    /// A client command that goes on.
+    /// A long-running client command.
     pub fn talk(&self, args: &[&str]) -> Talk {
         Talk::spawn(self.command(args))
     }
@@ -331,10 +331,10 @@ impl TestNode {
         self.ok(&args)
     }
 
-    /// Waits until a field of an object is as wanted.
+    /// Waits until a field of an object has this value.
     #[track_caller]
     pub fn wait_field(&self, object: &[&str], path: &str, wanted: &str, patience: Duration) {
-        // `wait` watches: to ask again and again would take a slow machine's time from what is waited for.
+        // `wait` watches: polling would take a slow machine's time from what is awaited.
         let (deadline, condition) =
             (Instant::now() + patience * slowness(), format!("--for=jsonpath={{{path}}}={wanted}"));
         eventually(&format!("{object:?} {path} = {wanted}"), patience, || {
@@ -349,7 +349,7 @@ impl TestNode {
         });
     }
 
-    /// Waits until `podwright wait` says yes.
+    /// Waits until `podwright wait` succeeds.
     #[track_caller]
     pub fn wait(&self, wanted: &str, object: &[&str], patience: Duration) {
         let (wanted, timeout) = (format!("--for={wanted}"), format!("{}s", patience.as_secs() * u64::from(slowness())));
@@ -368,7 +368,7 @@ fn command(dir: &Path) -> Command {
     command
 }
 
-/// What `command` says until it ends, or is ended when its time is over.
+/// The output of `command` until it ends, or is killed at its time limit.
 fn limited(command: Command, limit: Duration) -> Answer {
     let mut limited = Command::new("timeout");
     limited.arg((limit * slowness()).as_secs().to_string()).arg(command.get_program()).args(command.get_args());
@@ -377,7 +377,7 @@ fn limited(command: Command, limit: Duration) -> Answer {
 }
 
 impl TestNode {
-    /// For who looks at a failed test: what the node says of itself, its log, where its threads are.
+    /// Diagnostics for a failed test: the node's own reports, its log, its threads' stacks.
     fn report(&self) {
         for shown in [["get", "pods", "-A", "-o", "yaml"], ["get", "events", "-A", "-o", "wide"]] {
             let said = limited(self.command(&shown), Duration::from_secs(10)).all();
@@ -401,7 +401,7 @@ impl Drop for TestNode {
         }
         let ended = catch_unwind(AssertUnwindSafe(|| self.terminate()));
         if failed || ended.is_err() {
-            // A test that failed may have left the node in any state; nothing of it must outlive the test all the same.
+            // A failed test may have left the node in any state; nothing of it must remain.
             if let Some(mut process) = self.process.take() {
                 let _ = process.kill();
                 let _ = process.wait();
@@ -447,7 +447,7 @@ fn write_busybox(file: &std::fs::File) {
     tar.finish().unwrap();
 }
 
-/// A header of root's.
+/// A header owned by root.
 fn header(kind: tar::EntryType, size: usize, mode: u32) -> tar::Header {
     let mut header = tar::Header::new_gnu();
     header.set_entry_type(kind);

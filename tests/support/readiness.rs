@@ -1,4 +1,4 @@
-//! How many Pods are ready while something else goes on.
+//! Counts ready Pods during other work.
 
 use std::{
     ops::RangeInclusive,
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::TestNode;
 
-/// Pods of a namespace with a label that are not on their way out: how many are ready, and how many there are.
+/// Pods of a namespace with a label that are not terminating: how many are ready, and how many there are.
 fn count(node: &TestNode, namespace: &str, label: &str) -> (usize, usize) {
     let pods = node.ok(&["-n", namespace, "get", "pods", "-l", label, "-o", "json"]);
     let pods: Value = serde_json::from_str(&pods).unwrap();
@@ -22,7 +22,7 @@ fn count(node: &TestNode, namespace: &str, label: &str) -> (usize, usize) {
     (stay.iter().filter(ready).count(), stay.len())
 }
 
-/// Does `work` and counts such Pods again and again meanwhile: what it gave, the fewest that were ready, the most there were.
+/// Runs `work` and counts such Pods meanwhile: returns its result, the fewest ready ones, and the most there were.
 pub fn meanwhile<T>(
     node: &TestNode,
     namespace: &str,
@@ -39,7 +39,7 @@ pub fn meanwhile<T>(
             }
             fewest..=most
         });
-        // A panic of the work must end the watch too, or nobody would hear of it.
+        // A panic of the work must end the counting too, or it would go unnoticed.
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
         over.store(true, Ordering::Relaxed);
         let seen = watch.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));

@@ -1,4 +1,4 @@
-//! Debian's docker-registry on a loopback port, images to push into it, and a relay that stands in between.
+//! Debian's docker-registry on a loopback port, images to push into it, and an intercepting relay.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -13,7 +13,7 @@ use base64::Engine;
 use serde_json::{Value, json};
 use sha2::Digest;
 
-/// `secret` for `user`, as htpasswd's bcrypt writes it.
+/// `secret` for `user`, in htpasswd's bcrypt format.
 const HTPASSWD: &str = "user:$2y$04$abcdefghijklmnopqrstuu2r9OfJnfCsdneAXAGHnS4UpFFP8WIrW\n";
 
 /// A running registry; ends with its folder when dropped.
@@ -24,7 +24,7 @@ pub struct Registry {
     basic: bool,
 }
 
-/// Who is let in, and how.
+/// How clients are authenticated.
 #[derive(Clone, Copy, Default)]
 struct Door<'a> {
     basic: bool,
@@ -37,12 +37,12 @@ impl Registry {
         Registry::start_with(false)
     }
 
-    /// With `basic`, it lets nobody in but `user` with the password `secret`.
+    /// With `basic`, it only accepts `user` with the password `secret`.
     pub fn start_with(basic: bool) -> Registry {
         Registry::start_behind(Door { basic, tls: None })
     }
 
-    /// By TLS alone, with a certificate for `name` of the authority in `ca()`.
+    /// Only TLS, with a certificate for `name` from the authority in `ca()`.
     pub fn start_tls(name: &str) -> Registry {
         Registry::start_behind(Door { basic: false, tls: Some(name) })
     }
@@ -62,7 +62,7 @@ impl Registry {
         if let Some(name) = tls {
             certify(dir.path(), name);
         }
-        // Somebody may take the port before the registry does: then it is tried again with another one.
+        // The port may be taken before the registry uses it: then retry with another one.
         let addr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         let auth = match basic {
             true => format!("auth: {{htpasswd: {{realm: test, path: {}}}}}", path("htpasswd")),
@@ -95,7 +95,7 @@ impl Registry {
         Some(registry)
     }
 
-    /// The certificate of the authority that its own is from.
+    /// The authority's certificate.
     pub fn ca(&self) -> PathBuf {
         self.dir.path().join("ca.pem")
     }
@@ -104,18 +104,18 @@ impl Registry {
         fs::read_to_string(self.dir.path().join("log")).unwrap()
     }
 
-    /// How many GETs below `part` (such as `/blobs/`) the registry has answered.
+    /// The number of GETs below `part` (such as `/blobs/`) the registry has served.
     pub fn gets(&self, part: &str) -> usize {
         self.log().lines().filter(|l| l.contains("\"GET /v2/") && l.contains(part)).count()
     }
 
-    /// The file that holds a blob's bytes.
+    /// The file with a blob's bytes.
     pub fn blob_file(&self, digest: &str) -> PathBuf {
         let hex = digest.strip_prefix("sha256:").unwrap();
         self.dir.path().join("data/docker/registry/v2/blobs/sha256").join(&hex[..2]).join(hex).join("data")
     }
 
-    /// Pushes a tag of a layout; gives the full name that it can be pulled by.
+    /// Pushes a tag of a layout; returns the full name for pulling.
     pub fn push(&self, layout: &Layout, tag: &str, name: &str) -> String {
         let full = format!("{}/{name}", self.addr);
         let source = format!("oci:{}:{tag}", layout.dir.path().display());
@@ -128,7 +128,7 @@ impl Registry {
         full
     }
 
-    /// The manifest that a tag stands for, as stored.
+    /// The stored manifest of a tag.
     pub fn manifest(&self, name: &str, tag: &str) -> Value {
         serde_json::from_slice(&fs::read(self.blob_file(&self.manifest_digest(name, tag))).unwrap()).unwrap()
     }
@@ -152,7 +152,7 @@ pub fn run(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Makes an authority (`ca.pem`) and a certificate (`cert.pem`, `key.pem`) from it, for a name or an address of loopback.
+/// Creates an authority (`ca.pem`) and a certificate (`cert.pem`, `key.pem`) from it, for a name or an address of loopback.
 pub fn certify(dir: &Path, name: &str) {
     let script = "
         new='openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes'
@@ -168,7 +168,7 @@ pub fn digest(bytes: &[u8]) -> String {
     format!("sha256:{hex}")
 }
 
-/// A tar of the given files (made by the system's tar); names that end in `/` are folders.
+/// A tar of the given files (by the system's tar); names ending in `/` are folders.
 pub fn tar(files: &[(&str, &[u8])]) -> Vec<u8> {
     let dir = tempfile::tempdir().unwrap();
     for (name, content) in files {
@@ -218,14 +218,14 @@ impl Layout {
         descriptor
     }
 
-    /// Adds an image; gives its descriptor, its platform in it.
+    /// Adds an image; returns its descriptor, including its platform.
     pub fn image(&self, architecture: &str, layers: &[Vec<u8>], config: Value) -> Value {
         let diff_ids: Vec<String> = layers.iter().map(|l| digest(l)).collect();
         let layers = layers.iter().map(|l| self.described(l, "layer.v1.tar")).collect();
         self.image_of(architecture, diff_ids, layers, config)
     }
 
-    /// As `image`, of layers that are compressed by gzip.
+    /// Like `image`, with gzip-compressed layers.
     pub fn packed_image(&self, architecture: &str, layers: &[Vec<u8>], config: Value) -> Value {
         let diff_ids: Vec<String> = layers.iter().map(|l| digest(l)).collect();
         let layers = layers.iter().map(|l| self.described(&gzip(l), "layer.v1.tar+gzip")).collect();
@@ -280,7 +280,7 @@ pub fn two_layers() -> (Vec<Vec<u8>>, Value) {
     (vec![lower, upper], config)
 }
 
-/// Bytes that do not compress, so that a blob has a size to reckon with.
+/// Incompressible bytes, so that a blob has a predictable size.
 pub fn noise(length: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     let mut next = || {
@@ -292,14 +292,14 @@ pub fn noise(length: usize) -> Vec<u8> {
     std::iter::repeat_with(&mut next).take(length.div_ceil(8)).flatten().take(length).collect()
 }
 
-/// What a relay does with the requests on their way to a registry.
+/// How a relay handles requests to a registry.
 #[derive(Default)]
 pub struct Rules {
-    /// Hands out tokens at `/token` and lets through only who presents one.
+    /// Issues tokens at `/token` and only accepts requests with one.
     pub tokens: bool,
-    /// Cuts the first connection on which a blob's answer gets so long.
+    /// Cuts the first connection on which a blob's response reaches this size.
     pub cut_after: Mutex<Option<u64>>,
-    /// Stops sending a blob's answer after so many bytes, and keeps the connection.
+    /// Stops sending a blob's response after this many bytes, and keeps the connection.
     pub stall_after: Option<u64>,
 }
 
@@ -307,7 +307,7 @@ pub struct Rules {
 pub struct Relay {
     pub addr: String,
     pub requests: Arc<Mutex<Vec<String>>>,
-    /// Bytes of answers relayed.
+    /// Bytes of responses relayed.
     pub relayed: Arc<AtomicU64>,
 }
 
@@ -386,7 +386,7 @@ fn serve(
     Some(())
 }
 
-/// The token server, and the refusal of those who have no token; none: let it through.
+/// The token server's response, or the refusal of requests without a token; none: pass it on.
 fn token_answer(head: &str, body: &str, own: SocketAddr) -> Option<String> {
     let reply = |status: &str, more: &str, body: &str| {
         format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n{more}\r\n{body}", body.len())
@@ -422,7 +422,7 @@ pub fn tree(dir: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut pending = vec![dir.to_owned()];
     while let Some(next) = pending.pop() {
-        // One that has gone meanwhile has nothing in it.
+        // One that was removed meanwhile is empty.
         for entry in fs::read_dir(&next).into_iter().flatten().flatten() {
             let relative = entry.path().strip_prefix(dir).unwrap().display().to_string();
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
@@ -435,7 +435,7 @@ pub fn tree(dir: &Path) -> Vec<String> {
     found
 }
 
-/// What a liar sends for a request: pieces one after the other, a moment between them; the last one for ever if `endless`.
+/// A fake registry's response: pieces in sequence, with a delay in between; the last one forever if `endless`.
 #[derive(Clone, Default)]
 pub struct Lie {
     pub pieces: Vec<Vec<u8>>,
@@ -444,20 +444,20 @@ pub struct Lie {
 }
 
 impl Lie {
-    /// A whole answer.
+    /// A complete response.
     pub fn answer(status: &str, headers: &str, body: &[u8]) -> Lie {
         let head = format!("HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\nConnection: close\r\n\r\n", body.len());
         Lie { pieces: vec![[head.as_bytes(), body].concat()], ..Lie::default() }
     }
 
-    /// A success that goes on and on.
+    /// A success that never ends.
     pub fn endless(piece: &[u8], moment: Duration) -> Lie {
         let head = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n".to_vec();
         Lie { pieces: vec![head, piece.to_vec()], moment, endless: true }
     }
 }
 
-/// A registry that says whatever it likes.
+/// A registry with arbitrary responses.
 pub struct Liar {
     pub addr: String,
     requests: Arc<Mutex<Vec<String>>>,

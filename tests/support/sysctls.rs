@@ -1,7 +1,7 @@
-//! The settings of the machine itself: whoever starts nodes of their own must find them as they were.
+//! The machine's own sysctls: tests that start nodes must leave them unchanged.
 //!
-//! A node sets what it needs (forwarding, redirects, reverse paths, room for fragments, its Pods' sysctls) in namespaces of its own.
-//! One that has set it outside would go unseen: Pods and Services work as well there.
+//! A node sets what it needs (forwarding, redirects, reverse path filters, fragment limits, its Pods' sysctls) in its own
+//! namespaces. Setting it outside would go unnoticed: Pods and Services work as well then.
 
 use std::{
     collections::BTreeMap,
@@ -13,7 +13,7 @@ use std::{
     },
 };
 
-/// Those of the namespaces that a Pod can have for itself, beside all of the network's.
+/// Those of other namespaces that a Pod can have, in addition to all network ones.
 const OF_IPC_AND_UTS: [&str; 10] = [
     "kernel/domainname",
     "kernel/hostname",
@@ -26,10 +26,10 @@ const OF_IPC_AND_UTS: [&str; 10] = [
     "kernel/shmmax",
     "kernel/shmmni",
 ];
-/// What the kernel itself counts there.
+/// Counters of the kernel among them.
 const COUNTERS: [&str; 1] = ["net/netfilter/nf_conntrack_count"];
 
-/// The sysctls as a thread's own namespaces have them.
+/// The sysctls in a thread's own namespaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sysctls(BTreeMap<PathBuf, String>);
 
@@ -45,11 +45,11 @@ impl Sysctls {
         }
         let counters = COUNTERS.map(|name| root.join(name));
         files.retain(|file| !counters.contains(file));
-        // Some are to be written alone.
+        // Some are write-only.
         Sysctls(files.into_iter().filter_map(|file| fs::read_to_string(&file).ok().map(|text| (file, text))).collect())
     }
 
-    /// What another look finds to be otherwise. Those that have come since (of a link, or a module) or have gone do not count.
+    /// The differences to a later reading. Added sysctls (of a link, or a module) and removed ones do not count.
     pub fn changed(&self, now: &Sysctls) -> Vec<String> {
         let pairs = self.0.iter().filter_map(|(file, before)| Some((file, before, now.0.get(file)?)));
         let other = pairs.filter(|(_, before, now)| before != now);
@@ -57,18 +57,18 @@ impl Sysctls {
     }
 }
 
-/// The machine before the first node of this process.
+/// The machine before this process's first node.
 static BEFORE: OnceLock<Sysctls> = OnceLock::new();
-/// A guest, whose settings are its node's.
+/// A guest, whose settings belong to its node.
 static IS_OURS: AtomicBool = AtomicBool::new(false);
 
-/// A node is going to be started, on the machine's own network or not.
+/// A node is about to start, on the machine's own network or not.
 pub fn note(on_host: bool) {
     BEFORE.get_or_init(Sysctls::look);
     IS_OURS.fetch_or(on_host, Ordering::Relaxed);
 }
 
-/// The machine's settings that are not as they were before the first node.
+/// The machine's settings that have changed since the first node.
 pub fn touched() -> Vec<String> {
     match BEFORE.get().filter(|_| !IS_OURS.load(Ordering::Relaxed)) {
         Some(before) => before.changed(&Sysctls::look()),

@@ -1,4 +1,4 @@
-//! A client command that goes on while the test does other things: what it says is read as it comes.
+//! A client command that runs while the test continues: its output is read as it arrives.
 
 use std::{
     fs::File,
@@ -36,17 +36,17 @@ fn read(mut from: impl Read + Send + 'static, into: &Text) -> JoinHandle<()> {
     let into = into.clone();
     std::thread::spawn(move || {
         let mut buffer = [0; 4096];
-        // A terminal whose other side has gone says so with an error.
+        // A terminal whose other side is closed returns an error.
         while let Ok(count @ 1..) = from.read(&mut buffer) {
             into.lock().unwrap().extend_from_slice(&buffer[..count]);
         }
     })
 }
 
-/// What a shell starts in the background ignores ^C, and so would all below it.
+/// A shell's background processes ignore ^C, and so do their children.
 fn heed_interrupts(command: &mut Command) {
     use nix::sys::signal::{SigHandler, Signal, signal};
-    // SAFETY: signal(2) is async-signal-safe, and no handler is replaced by one that runs code.
+    // SAFETY: signal(2) is async-signal-safe, and no handler that runs code is installed.
     unsafe {
         command.pre_exec(|| signal(Signal::SIGINT, SigHandler::SigDfl).map(drop).map_err(std::io::Error::from));
     }
@@ -63,7 +63,7 @@ impl Talk {
         Talk { child, out, err, readers, input, terminal: None }
     }
 
-    /// On a terminal of its own, columns by rows.
+    /// On its own terminal, columns by rows.
     pub fn on_terminal(command: &Command, size: (u16, u16)) -> Talk {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&master).unwrap();
@@ -71,7 +71,7 @@ impl Talk {
         tcsetwinsize(&master, winsize(size)).unwrap();
         let path = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
         let slave = File::options().read(true).write(true).open(path).unwrap();
-        // setsid(1) makes it the controlling terminal, so that a change of its size is told.
+        // setsid(1) makes it the controlling terminal, so that size changes are signalled.
         let mut inner = Command::new("setsid");
         inner.args(["--ctty", "--wait"]).arg(command.get_program()).args(command.get_args());
         inner.envs(command.get_envs().filter_map(|(key, value)| Some((key, value?))));
@@ -103,12 +103,12 @@ impl Talk {
         input.write_all(text.as_bytes()).and_then(|()| input.flush()).unwrap();
     }
 
-    /// The end of its input.
+    /// Closes its input.
     pub fn hush(&mut self) {
         self.input = None;
     }
 
-    /// Waits until its standard output has `part`.
+    /// Waits until its standard output contains `part`.
     #[track_caller]
     pub fn hear(&self, part: &str) {
         eventually(&format!("it says {part:?}"), TIMEOUT, || {
@@ -116,13 +116,13 @@ impl Talk {
         });
     }
 
-    /// Waits until its standard error has `part`.
+    /// Waits until its standard error contains `part`.
     #[track_caller]
     pub fn hear_error(&self, part: &str) {
         eventually(&format!("it complains {part:?}"), TIMEOUT, || contains(&self.err(), part));
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until it exits by itself.
     #[track_caller]
     pub fn end(mut self) -> Answer {
         let status = eventually("it ends", TIMEOUT, || {
@@ -135,7 +135,7 @@ impl Talk {
         Answer { code: status.code().unwrap_or(-1), out: self.out(), err: self.err() }
     }
 
-    /// Ends it, as ^C does.
+    /// Ends it with ^C.
     pub fn interrupt(self) -> Answer {
         let pid = nix::unistd::Pid::from_raw(self.child.id() as i32);
         nix::sys::signal::kill(pid, nix::sys::signal::SIGINT).unwrap();
@@ -145,7 +145,7 @@ impl Talk {
 
 impl Drop for Talk {
     fn drop(&mut self) {
-        // It may have ended already.
+        // It may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! HTTPS as a program in a Pod speaks it, with a CA that it was given and a token, and as the administrator does.
+//! HTTPS as used by a program in a Pod, with a CA and a token, and by the administrator.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -16,7 +16,7 @@ use base64::engine::general_purpose::STANDARD;
 use super::netns::within;
 use super::{TestNode, slowness};
 
-/// Where a server listens, and how its administrator speaks TLS to it, or somebody without a certificate.
+/// A server's address, and the TLS configuration of its administrator, or of a client without certificate.
 pub fn client(node: &TestNode, with_certificate: bool) -> (String, Arc<ClientConfig>) {
     let kubeconfig = std::fs::read_to_string(node.dir.path().join("admin.kubeconfig")).unwrap();
     let field = |name: &str| kubeconfig.lines().find_map(|line| line.trim().strip_prefix(name)).unwrap().to_owned();
@@ -43,7 +43,7 @@ pub fn dial(address: &str, config: &Arc<ClientConfig>) -> StreamOwned<ClientConn
     StreamOwned::new(tls, tcp)
 }
 
-/// A GET from inside a network namespace: the status code and the body. The server must be `name` by the word of `ca`.
+/// A GET from inside a network namespace: the status code and the body. The server must be `name`, as certified by `ca`.
 pub fn get(
     netns: &Path,
     address: SocketAddr,

@@ -1,4 +1,4 @@
-//! A store in memory some of whose calls do more, or less, than they should: what tests put in the place of an unlucky one.
+//! An in-memory store with some calls altered: simulates failures in tests.
 
 use std::fs::File;
 use std::ops::Deref;
@@ -6,7 +6,7 @@ use std::ops::Deref;
 use async_trait::async_trait;
 use podwright::store::{Asked, Batch, Entry, Error, Memory, Outcome, Page, Range, Revision, Store, Txn, Watch};
 
-/// What is otherwise. A call that is not named here is the store's own.
+/// The altered calls. Others go to the store itself.
 #[async_trait]
 pub trait Twist: Send + Sync + 'static {
     fn revision<'a>(&'a self, memory: &'a Memory) -> Asked<'a, Revision> {

@@ -1,18 +1,18 @@
-//! The ruleset's fixed part as data: maps, chains and rules in nft's own words, the same for both families.
+//! The fixed part of the ruleset as data: maps, chains and rules in nft syntax, the same for both families.
 //!
-//! Each endpoint list has an id, kept in the conntrack mark. A frontend (ClusterIP, external address, node port) maps to
-//! an id, an id to a shared chain by its number of endpoints, id and slot to an endpoint. So a Service is elements only,
-//! and no chain belongs to a Service.
+//! Each endpoint list has an id, kept in the conntrack mark. A frontend (ClusterIP, external address, node port) maps to an id, an
+//! id to a shared chain by its number of endpoints, id and slot to an endpoint. So a Service consists of elements only, without
+//! chains of its own.
 //!
 //! ```text
 //! 10.96.0.7 . tcp . 80 --@cluster-ips--> id --@services--> goto lb-3 --random 0..2--> id . 1 --@endpoints--> dnat
 //! ```
 //!
-//! The rules are nft text and not the `nftables` crate's JSON: that cannot declare a map of verdicts nor say `typeof`, and
-//! does not read back what it cannot say. Elements are netlink messages of our own ([`super::elements`]).
+//! The rules are nft text instead of the `nftables` crate's JSON: that cannot declare a verdict map or express `typeof`, nor read
+//! them back. Elements are sent as our own netlink messages ([`super::elements`]).
 //!
-//! `IP` stands for `ip` or `ip6`, `ADDR` for the type of an address, `CLIENT` for what a client is remembered by: its
-//! address, or for IPv6 the lower half of it (a dynamic map's key of more than 16 bytes is silently corrupted by nft 1.0.6).
+//! `IP` stands for `ip` or `ip6`, `ADDR` for the type of an address, `CLIENT` for the key of a remembered client: its address, or
+//! for IPv6 the lower half of it (a dynamic map's key of more than 16 bytes is silently corrupted by nft 1.0.6).
 
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -34,45 +34,45 @@ const MAPS: &[(&str, &str)] = &[
     // of the node's own addresses
     ("host-ports", "map { type ADDR . inet_proto . inet_service : mark; }"),
     ("node-ports", "map { type inet_proto . inet_service : mark; }"),
-    // id -> the id that callers from outside the cluster get
+    // id -> the id for callers outside the cluster
     ("outside", "map { type mark : mark; }"),
     ("services", "map { type mark : verdict; }"),
     // ids without endpoints
     ("refused", "set { type mark; }"),
     ("endpoints", "map { type mark . mark : ADDR . inet_service; }"),
-    // ids that only some sources may use from outside, and those sources: id . length of the prefix . network. No intervals,
-    // whatever tenants write: a set of intervals with more than one field takes as long as it has elements for each that goes
+    // ids that only some outside sources may use, and those sources: id . prefix length . network. Not as intervals, since tenants
+    // write them: removing an element from a multi-field interval set takes time proportional to its size
     ("restricted", "set { type mark; }"),
     (SOURCES, "set { type mark . mark . ADDR; }"),
-    // affinity: id -> pick-N; id . 0..N-1 -> stable slot; id . slot -> endpoint. Each tenant has a map of its own for
-    // id . client -> slot ([`affinity_map`])
+    // affinity: id -> pick-N; id . 0..N-1 -> stable slot; id . slot -> endpoint. Each tenant has its own map for id . client ->
+    // slot ([`affinity_map`])
     ("picks", "map { type mark : verdict; }"),
     ("slots", "map { type mark . mark : mark; }"),
     ("sticky", "map { type mark . mark : ADDR . inet_service; }"),
-    // this node's endpoints, each with itself: a Pod that reaches itself through a Service
+    // this node's endpoints, each paired with itself: a Pod that reaches itself through a Service
     ("own", "set { type ADDR . ADDR; }"),
     ("local-pods", "set { type ADDR; flags interval; auto-merge; }"),
     ("cluster-net", "set { type ADDR; flags interval; auto-merge; }"),
     ("other-nodes", "set { type ADDR; flags interval; auto-merge; }"),
     ("servers", "set { type ADDR; flags interval; auto-merge; }"),
     ("service-net", "set { type ADDR; flags interval; auto-merge; }"),
-    // the Pods that open connections, each with its pace; those that have more than their share of the table (`super::shares`)
+    // the Pods that open connections, each rate-limited; those that exceed their share of the table (`super::shares`)
     ("pace", "set { type ADDR; flags dynamic,timeout; size 65535; timeout 1m; }"),
     ("greedy", "set { type ADDR; flags timeout; }"),
-    // the Pods that ask the cluster's DNS, each with its pace
+    // the Pods that query the cluster's DNS, each rate-limited
     ("questions", "set { type ADDR; flags dynamic,timeout; size 65535; timeout 1m; }"),
-    // the same, as they open streams to it
+    // the same for opening streams to it
     ("streams", "set { type ADDR; flags dynamic,timeout; size 65535; timeout 1m; }"),
-    // the Pods' links that send fragments, each with its pace (`super::fragments`)
+    // the Pods' links that send fragments, each rate-limited (`super::fragments`)
     ("fragments", "set { type iface_index; flags dynamic,timeout; size 65535; timeout 1m; }"),
-    // the next hops that connections have had answers by a while ago; the others that somebody has sent to, for as long as it need
-    // not pay for them again; and the Pods that want others, each with its pace
+    // the next hops that have responded on connections before; other recently used ones, which are not charged again for a while;
+    // and the Pods that want new ones, each rate-limited
     ("hops", "set { type ADDR; flags dynamic,timeout; size 65535; timeout 1m; }"),
     ("asked", "set { type ADDR; flags dynamic,timeout; size 65535; timeout 1s; }"),
     ("strangers", "set { type ADDR; flags dynamic,timeout; size 65535; timeout 1m; }"),
-    // the networks outside whose clients want others still, each with its pace
+    // the outside networks whose clients want new ones, each rate-limited
     ("sites", "set { type ADDR; flags dynamic,timeout; size 65535; timeout 1m; }"),
-    // the Pods that send errors about connections, each with itself
+    // the Pods that send ICMP errors about connections, each paired with itself
     ("selves", "set { type ADDR . ADDR; flags dynamic,timeout; size 65535; timeout 1m; }"),
     // who is isolated, each with itself: in either direction, from others, to others (`super::policy`)
     ("isolated", "set { type ADDR . ADDR; }"),
@@ -82,7 +82,7 @@ const MAPS: &[(&str, &str)] = &[
     (MASQUERADED, "counter { }"),
 ];
 
-/// The sets that packets fill with their senders: `(name, whether each stands there with itself)`.
+/// The sets that packets fill with their senders: `(name, whether each is paired with itself)`.
 pub const SENDERS: [(&str, bool); 6] = [
     ("pace", false),
     ("greedy", false),
@@ -92,13 +92,14 @@ pub const SENDERS: [(&str, bool); 6] = [
     ("selves", true),
 ];
 
-/// `(name, hook, rules)`; chains that a verdict names come before it.
+/// `(name, hook, rules)`; chains used in verdicts come before their users.
 const CHAINS: &[(&str, &str, &[&str])] = &[
-    // A packet from a Pod has the Pod's own address as its source, or goes no further. IPv4 has the link's rp_filter for
-    // this, IPv6 has nothing like it. Router advertisements and redirects go the same way: their sources are link-local. What
-    // comes from no address to all of a link counts as right for `fib`, and would be tracked as nobody's. Both ends of a link know
-    // each other: what a Pod says of neighbours (IPv6), unasked, would fill the node's table where the machine takes it.
-    // Before conntrack puts fragments together (-400): a piece longer than a Pod's link carries is none, but made to take room.
+    // A packet from a Pod must have the Pod's own address as its source. For IPv4 the link's rp_filter checks this, IPv6 has no
+    // equivalent. This also drops router advertisements and redirects, whose sources are link-local. Packets from the unspecified
+    // address to a multicast group pass `fib`, and would be tracked without an owner. Both ends of a link know each other:
+    // unsolicited neighbour messages (IPv6) of a Pod would fill the node's table if the machine accepts them. This runs before
+    // conntrack reassembles fragments (-400): a piece longer than a Pod's link MTU is not a real fragment, but an attempt to use up
+    // memory.
     (
         "pod-sources",
         BEFORE_REASSEMBLY,
@@ -119,7 +120,7 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
         "",
         &["IP saddr != @local-pods fib saddr type != local ct mark set ct mark map @outside", "goto balance"],
     ),
-    // Who may come: a rule for each length ([`source_rules`]).
+    // Permitted sources: one rule per prefix length ([`source_rules`]).
     (SOURCES, "", &[]),
     ("external-address", "", &["ct mark @restricted goto sources", "goto external"]),
     (
@@ -127,17 +128,16 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
         "",
         &[
             "ct mark set IP daddr . meta l4proto . th dport map @cluster-ips goto balance",
-            // Whoever may write a Service names any address as its own: those of Pods, nodes, servers and other Services are not to
-            // be had.
+            // Users who can write a Service may claim any address: those of Pods, nodes, servers and other Services are excluded.
             "IP daddr != @cluster-net IP daddr != @other-nodes IP daddr != @servers IP daddr != @service-net ct mark set IP daddr . meta l4proto . th dport map @external-ips goto external-address",
-            // Whatever a Pod calls its hostIP: of other nodes' addresses none is to be had.
+            // Whatever a Pod specifies as its hostIP: other nodes' addresses are excluded.
             "IP daddr != LOOPBACK IP daddr != @service-net fib daddr type local ct mark set IP daddr . meta l4proto . th dport map @host-ports goto external",
-            // The cluster's DNS is on an address of the node's, but no port of it is one of the node's.
+            // The cluster's DNS is on an address of the node, but does not expose the node's ports.
             "IP daddr != LOOPBACK IP daddr != @service-net fib daddr type local ct mark set meta l4proto . th dport map @node-ports goto external",
         ],
     ),
     ("refuse", "", &["meta l4proto tcp reject with tcp reset", "reject with ICMP port-unreachable"]),
-    // A Service address without endpoints, or a port of it that nobody claims.
+    // A Service address without endpoints, or an unclaimed port of it.
     (
         "refuse-service",
         "",
@@ -148,9 +148,9 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
     ),
     ("nat-prerouting", "type nat hook prerouting priority dstnat;", &["goto service"]),
     ("nat-output", "type nat hook output priority -100;", &["goto service"]),
-    // The low ports are few, and those below 1024 say that root has sent it; up to 32767 the node's own servers and node ports are,
-    // whose packets nobody is to draw to himself by having such a port first. Where there is no port to choose, as with a ping's
-    // number, that is the kernel's matter.
+    // Low ports are few, and those below 1024 imply that root sent the packet; up to 32767 are the node's own servers and node
+    // ports, whose packets must not be captured by occupying such a port first. Where no port can be chosen, such as a ping's id,
+    // it is up to the kernel.
     (
         "as-node",
         "",
@@ -160,8 +160,8 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
             "masquerade fully-random",
         ],
     ),
-    // A Pod to the outside. What has neither ports nor numbers (ESP, GRE, ...) looks as if the node itself had sent it, and so do the
-    // answers. The Pod has been told (`forward`); what comes here nevertheless goes no further.
+    // A Pod to the outside. Packets without ports or ids (ESP, GRE, ...) look as if the node itself had sent them, and so do the
+    // responses. The Pod gets an error (`forward`); packets that still reach this point are dropped.
     ("to-outside", "", &["meta l4proto != { tcp, udp, sctp, ICMP } drop", "goto as-node"]),
     (
         "nat-postrouting",
@@ -170,12 +170,12 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
             // a Pod to itself
             "IP saddr . IP daddr @own masquerade fully-random",
             "IP saddr @local-pods IP daddr != @cluster-net goto to-outside",
-            // from outside or this node to an endpoint on another node: the answer must come back here
+            // from outside or this node to an endpoint on another node: the response must return here
             "ct status dnat IP saddr != @local-pods IP daddr != @local-pods goto as-node",
         ],
     ),
-    // An error about a connection, as its ends and routers between them send: from a Pod only if the Pod is an end of it. Else any
-    // Pod could break others' connections, or make their packets small. Two fields are compared by a set of equal pairs.
+    // ICMP errors about a connection, from its ends and routers between them: from a Pod only if the Pod is an end of it. Otherwise
+    // any Pod could break others' connections, or shrink their packets. Comparing two fields needs a set of equal pairs.
     (
         "errors-of-pods",
         "",
@@ -186,15 +186,15 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
             "drop",
         ],
     ),
-    // Refused before routing: IPv6 answers for a route over `lo` by itself, and otherwise. What is dropped here has no entry in
-    // the table of tracked connections yet, else it is confirmed: one-way datagrams are new for ever.
+    // Rejected before routing: IPv6 reports routes over `lo` by itself, in another way. Packets dropped here are not yet in the
+    // conntrack table; later they would be confirmed: one-way datagrams stay new forever.
     //
-    // What conntrack calls invalid belongs to no connection: from a Pod, an error about a packet that nobody has sent, which would
-    // make the node's own packets small to an address of the Pod's choice; or an answer that would leave with the Pod's address
-    // instead of the Service's. Neighbour discovery is untracked, and fragments have been put together: they are not invalid.
+    // Packets that conntrack calls invalid belong to no connection: from a Pod, an error about a packet that was never sent, which
+    // would shrink the node's own packets to an address of the Pod's choice; or a response that would leave with the Pod's address
+    // instead of the Service's. Neighbour discovery is untracked, and fragments are reassembled: they are not invalid.
     //
-    // A TCP connection that conntrack has lost would be a new one by its next segment (nf_conntrack_tcp_loose), and charged to who
-    // sends that: a server would pay for connections that others have opened to it. It ends instead, for both sides.
+    // A TCP connection lost by conntrack would become new again with its next segment (nf_conntrack_tcp_loose), and be charged to
+    // that segment's sender: a server would pay for connections that others have opened to it. Instead it is reset, for both sides.
     (
         "prerouting",
         "type filter hook prerouting priority -90;",
@@ -209,10 +209,10 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
             "goto refuse-service",
         ],
     ),
-    // The cluster's DNS reads all datagrams in turn, and takes no more in the meantime than one buffer has room for. No question is
-    // longer than a packet: what is longer are many in one piece (UDP_SEGMENT), or takes the room of many. It is there for Pods and for
-    // the node's own programs. Whoever else is on one of the node's links has no pace, and as many addresses as it likes; it has no way
-    // there but by a Service of the operator's.
+    // The cluster's DNS reads all datagrams in order, and its buffer is limited. No question is longer than a packet: longer ones
+    // are many in one piece (UDP_SEGMENT), or use the memory of many. It serves Pods and the node's own programs. Other hosts on
+    // the node's links cannot be rate-limited, as they can use any number of addresses; they have no access except through a
+    // Service of the operator.
     (
         "input",
         "type filter hook input priority filter;",
@@ -223,9 +223,10 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
             "iifname \"pw*\" tcp dport 53 IP daddr @service-net ct state new add @streams { IP saddr limit rate over STREAMS/second burst STREAM_BURST packets } drop",
         ],
     ),
-    // The kernel has room for 1,024 neighbours that it asks for, in all network namespaces together (gc_thresh3), and asks for
-    // three seconds, again for each packet after that: addresses of the node's own links that nobody has. Behind a gateway all have
-    // one next hop. What has answered is there, and costs nothing. Who has no place in the set has no pace, and does not ask.
+    // The kernel has room for 1,024 neighbours being resolved, in all network namespaces together (gc_thresh3), and resolves for
+    // three seconds, again for each later packet: unassigned addresses of the node's own links. Behind a gateway all have one next
+    // hop. Next hops that have responded exist, and cost nothing. A sender without a place in the set has no rate, and gets no
+    // resolution.
     (
         "next-hops",
         "",
@@ -236,10 +237,10 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
             "add @asked { rt IP nexthop }",
         ],
     ),
-    // All others together have one pace: a client outside has as many addresses as it likes. Those that it has without forging any
-    // are of one network, which has no more than a part of that pace, so that others can still be let in to endpoints on other nodes
-    // that nobody has had an answer from for a minute. Where the set is full there is the one pace alone. To other
-    // nodes all callers may come by one load balancer: of them its network has the whole pace, and no more, as it is their word.
+    // All others share one rate: an outside client can use many addresses. Those it can use without forging belong to one network,
+    // which gets only a part of that rate, so that other clients can still reach endpoints on other nodes that have not responded
+    // for a minute. If the set is full only the common rate remains. To other nodes all callers may come through one load balancer:
+    // its network can use the whole rate, but no more, as it is only its claim.
     (
         "next-hops-of-others",
         "",
@@ -250,15 +251,15 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
             "add @asked { rt IP nexthop }",
         ],
     ),
-    // Errors of Pods about connections ask as well: nobody need ever have answered these. So do those who come by a Service, whose
-    // endpoints are what its owner says. What would be dropped on its way to the outside (`to-outside`) is refused, so that whoever
-    // sends it knows.
+    // Pods' ICMP errors about connections cause resolutions as well, of addresses that may never have responded. So do packets
+    // through a Service, whose owner chooses the endpoints. What would be dropped on its way outside (`to-outside`) is rejected, so
+    // that the sender gets an error.
     (
         "forward",
         "type filter hook forward priority filter;",
         &[
-            // An address of this node's Pods without a link is nobody's: what is still sent there would be tracked, and whoever
-            // has the address next would get it.
+            // An address of this node's Pods without a link is unassigned: packets to it would be tracked, and delivered to its
+            // next owner.
             "oifname != \"pw*\" IP daddr @local-pods drop",
             "ct state established ct direction original oifname != \"pw*\" rt IP nexthop != @hops add @hops { rt IP nexthop }",
             "ct state established accept",
@@ -300,44 +301,44 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
     ),
 ];
 
-/// How many connections a Pod may open in a second, and at once: a sixteenth of the entries that most machines track (262,144),
-/// so that several Pods need seconds to fill what is kept free, and the agent sees it. Nobody else opens that many.
+/// Connections that a Pod may open per second, and in a burst: a sixteenth of the entries that most machines track (262,144), so
+/// that several Pods need seconds to fill the reserve, and the agent notices. Legitimate Pods open fewer.
 pub const PACE: &str = "16384";
 
-/// How many datagrams a Pod may send to the cluster's DNS in a second, and at once: what it asks, with much to spare, and a part
-/// of what one thread answers.
+/// Datagrams that a Pod may send to the cluster's DNS per second, and in a burst: much more than it needs, and a part of what one
+/// thread can answer.
 pub const QUESTIONS: &str = "4096";
 
-/// How many streams a Pod may open to the cluster's DNS in a second, and at once: each is accepted, given a place and closed, by the
-/// one thread that accepts those of all. Who asks by streams keeps one open.
+/// Streams that a Pod may open to the cluster's DNS per second, and in a burst: each is accepted, given a place and closed, by the
+/// single accepting thread. Clients using streams keep one open.
 const STREAMS: &str = "256";
 const STREAM_BURST: &str = "1024";
 
-/// The counter of connections that have been given a port of the node's.
+/// The counter of connections that got one of the node's ports.
 pub const MASQUERADED: &str = "masqueraded";
 
-/// The lowest port that a Pod's connection leaves the node from: where those begin that the kernel gives to whoever wants any.
+/// The lowest source port for Pods' connections out of the node: the start of the kernel's ephemeral range.
 pub const LOWEST: &str = "32768";
 
-/// How many neighbours a Pod, or all that are none together, may have the node ask for in a second, and at once: less than half of
-/// those that the kernel has room for are asked for at any time, as each is for three seconds after a second in which it is paid for.
+/// Neighbours that a Pod, or all other senders together, may have the node resolve per second, and in a burst: each takes three
+/// seconds, charged for the first one, so less than half of the kernel's room is in use at any time.
 const STRANGERS: &str = "60";
 const STRANGER_BURST: &str = "256";
 
-/// How many of those the clients of one network outside may have: a quarter.
+/// How many of those the clients of one outside network may have: a quarter.
 const SITE_STRANGERS: &str = "15";
 const SITE_BURST: &str = "64";
 
-/// The set of who may come from outside, and the chain that looks there.
+/// The set of permitted outside sources, and the chain that checks it.
 const SOURCES: &str = "sources";
 
-/// Before conntrack puts fragments together.
+/// Before conntrack reassembles fragments.
 const BEFORE_REASSEMBLY: &str = "type filter hook prerouting priority -450;";
 
-/// What remembers clients: one map for each tenant, as who has many clients fills it. Each has room for so many.
+/// Maps of remembered clients: one per tenant, since a tenant with many clients fills it. Each has this capacity.
 const AFFINITY: &str = "{ CLIENTS; flags dynamic,timeout; size 65536; timeout 3h; }";
 
-/// Chains for lists of up to so many endpoints are there from the start; further ones come when a list grows.
+/// Chains for lists of up to this many endpoints exist from the start; others are created when a list grows.
 pub const BLOCK: u32 = 16;
 
 /// The numbers in rules.
@@ -394,7 +395,7 @@ fn applies(rule: &str, family: Family) -> bool {
     family == Family::V6 || !(rule.contains("icmpv6") || rule.contains("ip6"))
 }
 
-/// The whole fixed part for one family, from nothing: an older table of ours is replaced in the same transaction.
+/// The whole fixed part for one family; replaces an older table in the same transaction.
 pub fn script(family: Family) -> String {
     let ip = nft_family(family);
     let mut text = format!("add table {ip} {TABLE}\ndelete table {ip} {TABLE}\ntable {ip} {TABLE} {{\n");
@@ -420,15 +421,15 @@ pub fn script(family: Family) -> String {
     text + "}\n"
 }
 
-/// What stands in for the fixed part of a family that the node does not have: nothing of it comes from Pods. Whatever the machine
-/// does with that family stays as it is; else a Pod would be a router to it by one advertisement, and reach its link-local ports.
+/// Replaces the fixed part of a family that the node does not have: drops everything of it from Pods. Otherwise, since the machine
+/// still handles that family, a Pod could become its router by one advertisement, and reach its link-local ports.
 pub fn closed(family: Family) -> String {
     let ip = nft_family(family);
     let chain = format!("  chain pod-sources {{\n    {BEFORE_REASSEMBLY}\n    iifname \"pw*\" drop\n  }}\n");
     format!("add table {ip} {TABLE}\ndelete table {ip} {TABLE}\ntable {ip} {TABLE} {{\n{chain}}}\n")
 }
 
-/// An empty set whose name tells which version of the fixed part a table has.
+/// An empty set whose name identifies the version of a table's fixed part.
 pub fn marker(family: Family) -> String {
     let lb: Vec<String> = (1..=BLOCK).flat_map(|n| rules_of(Chain::Lb(n), family)).collect();
     let aff = chain_script(Chain::Affinity { share: 1, seconds: 1 }, family);
@@ -440,15 +441,15 @@ pub fn marker(family: Family) -> String {
     )
 }
 
-/// The map in which a share's clients are remembered.
+/// The map of a share's remembered clients.
 pub fn affinity_map(share: u32) -> String {
     format!("{AFFINITY_MAP}{share:x}")
 }
 
-/// How the names of such maps begin.
+/// The prefix of such maps' names.
 pub const AFFINITY_MAP: &str = "affinity-";
 
-/// Makes a shared chain, or makes it anew where it is there already; the map of an affinity's clients stays as it is.
+/// Creates or recreates a shared chain; an affinity map with its clients is kept.
 pub fn chain_script(chain: Chain, family: Family) -> String {
     let ip = nft_family(family);
     let mut text = match chain {
@@ -464,24 +465,23 @@ pub fn chain_script(chain: Chain, family: Family) -> String {
     text
 }
 
-/// The lengths of prefixes that sources are looked for by are the multiples of this: with each of them a lookup costs half a
-/// microsecond, and whoever sends from outside has all of them made, packet by packet. A prefix of another length stands as the up to
-/// eight longer ones that it is made of.
+/// Prefix lengths used to look up sources are multiples of this: each costs half a microsecond per lookup, and outside senders can
+/// trigger all of them per packet. A prefix of another length is split into up to eight longer ones.
 const SOURCE_STEP: u8 = 4;
 
-/// The networks by which sources of a range are found.
+/// The networks that represent a range of sources.
 pub fn source_networks(range: IpNet) -> impl Iterator<Item = IpNet> {
-    // The next length is no longer than an address, so there are such subnets.
+    // The next length is at most that of an address, so there are such subnets.
     range.subnets(range.prefix_len().next_multiple_of(SOURCE_STEP)).into_iter().flatten()
 }
 
-/// How many they are.
+/// The number of these networks.
 pub fn source_count(range: IpNet) -> usize {
     1 << (range.prefix_len().next_multiple_of(SOURCE_STEP) - range.prefix_len())
 }
 
-/// Looks for a source's network by each length, long ones first. Only the first packets of connections from outside to a restricted
-/// Service come here.
+/// Looks up a source's network by each length, longest first. Only reached by the first packets of connections from outside to a
+/// restricted Service.
 fn source_rules(family: Family) -> Vec<String> {
     let any = if family == Family::V4 { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) };
     let lengths = (1..=family.bits() / SOURCE_STEP).rev().map(|n| n * SOURCE_STEP);
@@ -500,7 +500,7 @@ fn rules_of(chain: Chain, family: Family) -> Vec<String> {
         Chain::Lb(n) => {
             let pick =
                 format!("{PORTS} meta mark set numgen random mod {n} dnat to ct mark . meta mark map @endpoints");
-            // A packet that straddles a commit may draw a slot that is gone; slot 0 is there while any is.
+            // A packet that straddles a commit may pick a slot that is gone; slot 0 exists while any does.
             if n == 1 { vec![pick] } else { vec![pick, "goto lb-1".to_owned()] }
         }
         Chain::Pick(n) => vec![
@@ -526,7 +526,7 @@ fn rules_of(chain: Chain, family: Family) -> Vec<String> {
     rules.iter().map(|rule| expand(rule, family)).collect()
 }
 
-/// Replaces what the table knows of the node.
+/// Replaces the node facts in the table.
 pub fn facts_script(facts: &NodeFacts, family: Family) -> String {
     let ip = nft_family(family);
     let mut text = String::new();
@@ -555,8 +555,8 @@ fn indent(rules: &[String]) -> String {
 mod tests {
     use super::*;
 
-    /// The kernel keeps intervals of several fields in a structure (pipapo) that is copied for each transaction and walked over for
-    /// each element that goes: tens of thousands of them hold up all of nf_tables, for minutes.
+    /// The kernel keeps intervals of several fields in a structure (pipapo) that is copied for each transaction and walked for each
+    /// removed element: tens of thousands of them block all of nf_tables for minutes.
     #[test]
     fn no_set_of_intervals_has_more_than_one_field() {
         for (name, declaration) in MAPS {

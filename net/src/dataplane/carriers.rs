@@ -1,8 +1,8 @@
-//! The elements that carry some addresses' traffic, as the kernel has them at this moment. It is asked for each by its key: that
-//! costs as much as concerns the addresses, and not as much as all tenants have.
+//! The elements that carry the traffic of given addresses, as currently in the kernel. Each is queried by key: the cost depends on
+//! these addresses, not on all tenants' elements.
 //!
-//! Memory says which elements these are, the kernel alone what they say. Clients that Services remember are not among them: they
-//! are as many as there are clients.
+//! Memory tells which elements these are, the kernel their values. Remembered clients of Services are excluded: there may be very
+//! many.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
@@ -19,7 +19,7 @@ use crate::message::{Writer, address, attribute, attributes, u32_at};
 use crate::netlink::{Answer, Socket};
 use crate::{Family, Result};
 
-/// An element to ask the kernel for.
+/// An element to query.
 pub struct Wanted {
     family: Family,
     set: Cow<'static, str>,
@@ -28,26 +28,25 @@ pub struct Wanted {
     service: Option<String>,
 }
 
-/// An element that the kernel has.
+/// An element in the kernel.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Carrier {
     pub family: Family,
     /// The map or set that it is of.
     pub set: Cow<'static, str>,
     pub is_map: bool,
-    /// As `nft -j` writes it.
+    /// In the format of `nft -j`.
     pub element: Json,
-    /// The port that it belongs to: the Service's key and the name of its port.
+    /// Its Service port: the Service's key and the name of the port.
     pub service: Option<String>,
 }
 
-/// So many are asked for by one call: their answers wait in the socket until all have been asked for.
+/// Number of queries per call: their responses wait in the socket until all have been sent.
 const AT_ONCE: usize = 256;
 
 impl Dataplane {
-    /// The elements that carry traffic of these addresses: their endpoints, the lists that these stand in, and what leads to the
-    /// lists; and what is noted of the addresses as senders. `most` of them, those of one Service after those of another, and how
-    /// many there are.
+    /// The elements that carry traffic of these addresses: their endpoints, the lists containing them, and what leads to the lists;
+    /// and the addresses' entries as senders. At most `most`, Service by Service, and their total number.
     pub fn carriers(&self, addresses: &[IpAddr], most: usize) -> (Vec<Wanted>, usize) {
         let (mut wanted, mut all) = (Vec::new(), 0);
         let mut want = |set: Cow<'static, str>, is_map: bool, key: Key, family: Family, service: Option<String>| {
@@ -96,7 +95,7 @@ impl Dataplane {
     }
 }
 
-/// The list by which an element is one of those wanted. The other slots of a list lead to other endpoints.
+/// The list that makes an element relevant. The list's other slots lead to other endpoints.
 fn list_of(place: &ElementKey, value: &Value, lists: &HashMap<u32, String>, addresses: &[IpAddr]) -> Option<u32> {
     let list = match (place.key, value) {
         (Key::Slot(id, _), Value::Endpoint(endpoint)) if addresses.contains(&endpoint.ip()) => id,
@@ -108,7 +107,7 @@ fn list_of(place: &ElementKey, value: &Value, lists: &HashMap<u32, String>, addr
     lists.contains_key(&list).then_some(list)
 }
 
-/// Those of the elements that the kernel has, each as it says.
+/// Those of the elements that exist in the kernel, with their values. Fails if the kernel cannot be queried.
 pub fn ask(socket: &mut Socket, wanted: &[Wanted]) -> Result<Vec<Carrier>> {
     let mut found = Vec::new();
     for some in wanted.chunks(AT_ONCE) {
@@ -144,7 +143,7 @@ fn key_as_json(key: &Key) -> Json {
     }
 }
 
-/// What an element leads to; nothing where it is not of our making.
+/// The target of an element; empty if it is not one of ours.
 fn data_as_json(element: &[u8]) -> Json {
     let data = attribute(element, NFTA_SET_ELEM_DATA).unwrap_or_default();
     if let Some(verdict) = attribute(data, NFTA_DATA_VERDICT) {
@@ -158,7 +157,7 @@ fn data_as_json(element: &[u8]) -> Json {
             _ => Json::Null,
         };
     }
-    // A mark; or an address, and its port behind it with as many bytes.
+    // A mark; or an address, followed by its port in as many bytes.
     match attribute(data, NFTA_DATA_VALUE).and_then(<[u8]>::split_last_chunk::<4>) {
         Some(([], mark)) => json!(u32::from_ne_bytes(*mark)),
         Some((ip, port)) => json!({"concat": [address(ip), u16::from_be_bytes([port[0], port[1]])]}),
@@ -166,7 +165,7 @@ fn data_as_json(element: &[u8]) -> Json {
     }
 }
 
-/// Asks for one element of a set of our table; it is acknowledged also where there is none.
+/// Queries one element of a set of our table; acknowledged even if there is none.
 fn get_element(w: &mut Writer, family: Family, set: &str, key: &Key) {
     w.message(NFT_MSG_GETSETELEM, (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16, &nfgen(family));
     w.str(NFTA_SET_ELEM_LIST_TABLE, TABLE).str(NFTA_SET_ELEM_LIST_SET, set);
@@ -175,7 +174,7 @@ fn get_element(w: &mut Writer, family: Family, set: &str, key: &Key) {
     w.close(list);
 }
 
-/// The first element that an answer of the kernel tells of.
+/// The first element in a response of the kernel.
 fn told(answer: &Answer) -> Option<&[u8]> {
     let list = attribute(answer.payload.get(4..)?, NFTA_SET_ELEM_LIST_ELEMENTS)?;
     attributes(list).next().map(|(_, element)| element)

@@ -1,5 +1,5 @@
-//! The chains that lists of one shape share, and the maps that remember clients: made when a list needs them, removed when many
-//! are left that none needs.
+//! Chains shared by all lists of one shape, and the maps of remembered clients: created when a list needs them, removed once many
+//! are unused.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -13,28 +13,28 @@ use crate::Family;
 /// A chain of one family's table.
 pub type Shared = (Family, Chain);
 
-/// So many chains are made before it is looked which of them nobody needs any more: whoever may write Services can have one made
-/// for each length of a list.
+/// Number of chains created before unused ones are searched: users who can write Services can have one created for each length of a
+/// list.
 const SPARE: usize = 1024;
 
-/// What there is of them, and who needs it.
+/// The existing ones, and their users.
 #[derive(Debug, Default)]
 pub struct Chains {
-    /// What the kernel has.
+    /// Those in the kernel.
     made: BTreeSet<Shared>,
-    /// How many lists lead to each.
+    /// The number of lists leading to each.
     needed: BTreeMap<Shared, usize>,
-    /// How many there were when they were last looked through.
+    /// Their number at the last search.
     looked_at: usize,
 }
 
 impl Chains {
-    /// Those that the fixed part has.
+    /// Those in the fixed part.
     pub fn of_base(families: &[Family]) -> BTreeSet<Shared> {
         families.iter().flat_map(|family| (1..=BLOCK).map(|n| (*family, Chain::Lb(n)))).collect()
     }
 
-    /// Notes to which chains a Service leads now instead of before.
+    /// Records the chains that a Service uses now and used before.
     pub fn lead(&mut self, before: &Compiled, after: &Compiled) {
         for chain in after.chains() {
             *self.needed.entry(chain).or_default() += 1;
@@ -57,7 +57,7 @@ impl Chains {
         &self.made
     }
 
-    /// These are what the kernel has.
+    /// Sets those that exist in the kernel.
     pub fn set_made(&mut self, made: BTreeSet<Shared>) {
         self.looked_at = made.len();
         self.made = made;
@@ -67,14 +67,14 @@ impl Chains {
         self.made.extend(made);
     }
 
-    /// Those of `named` that are not made yet. Chains that count endpoints come in blocks, so that a list that grows by one does
-    /// not wait for `nft` each time.
+    /// Those of `named` that do not exist yet. Chains by number of endpoints are created in blocks, so that a list growing by one
+    /// does not wait for `nft` each time.
     pub fn missing(&self, named: &BTreeSet<Shared>) -> BTreeSet<Shared> {
         let blocks = named.iter().filter(|chain| !self.made.contains(chain)).flat_map(|chain| block(*chain));
         blocks.filter(|chain| !self.made.contains(chain)).collect()
     }
 
-    /// Those that no list needs, nor another one of their block, once many have been made since that was asked last.
+    /// Those that no list needs, nor another one of their block, if many were created since the last call.
     pub fn left_over(&mut self, families: &[Family]) -> BTreeSet<Shared> {
         if self.made.len() < self.looked_at + SPARE {
             return BTreeSet::new();
@@ -87,14 +87,14 @@ impl Chains {
         left
     }
 
-    /// These are removed; the shares whose map went with them.
+    /// Records that these were removed; returns the shares whose map was removed with them.
     pub fn forget(&mut self, removed: &BTreeSet<Shared>) -> BTreeSet<u32> {
         self.made.retain(|chain| !removed.contains(chain));
         let kept = shares(&self.made);
         shares(removed).difference(&kept).map(|(_, share)| *share).filter(|share| !has(&kept, *share)).collect()
     }
 
-    /// Removes chains that nothing leads to, and the maps that only they look into.
+    /// The script that removes unreferenced chains, and the maps that only they use.
     pub fn removal(&self, chains: &BTreeSet<Shared>) -> String {
         let mut script = String::new();
         for (family, chain) in chains {
@@ -107,7 +107,7 @@ impl Chains {
         script
     }
 
-    /// Removes what a predecessor has left of such chains and maps, among all those of a family's table.
+    /// The script that removes a predecessor's unused chains and maps, from those of a family's table.
     pub fn removal_of_strangers(&self, family: Family, chains: &[String], maps: &[String]) -> String {
         let own: BTreeSet<String> =
             self.made.iter().filter(|(of, _)| *of == family).map(|(_, chain)| chain.to_string()).collect();
@@ -139,7 +139,7 @@ fn has(shares: &BTreeSet<(Family, u32)>, share: u32) -> bool {
     Family::ALL.into_iter().any(|family| shares.contains(&(family, share)))
 }
 
-/// The chains that are made together with this one.
+/// The chains that are created together with this one.
 fn block((family, chain): Shared) -> Vec<Shared> {
     let around = |n: u32| {
         let first = (n.max(1) - 1) / BLOCK * BLOCK + 1;
@@ -175,7 +175,7 @@ mod tests {
         let kept = leading_to(&[Chain::Lb(40), affinity(7, 60)]);
         chains.lead(&nothing, &kept);
         chains.add_made(chains.missing(&chains.needed()));
-        // Another tenant has one list grow, by all lengths, and its clients remembered for all times.
+        // Another tenant has one list grow, through all lengths, and its clients remembered for all durations.
         let mut before = nothing;
         for n in 1..=1200 {
             let after = leading_to(&[Chain::Lb(n), affinity(7, n), affinity(8, n)]);

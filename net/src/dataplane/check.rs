@@ -1,7 +1,7 @@
-//! What the kernel has of our tables, compared with what it should have, and mended where somebody else has changed it.
+//! Compares the kernel's state of our tables with the intended one, and repairs external changes.
 //!
-//! nf_tables counts transactions: the *generation* of a namespace's ruleset. We count our own, so one number tells whether
-//! anybody else has written; it is cheap enough to be read several times a second. Only then is everything read and compared.
+//! nf_tables counts transactions: the *generation* of a namespace's ruleset. We count our own, so this number reveals external
+//! writes; it is cheap enough to be read several times a second. Only then is everything read and compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
@@ -17,7 +17,7 @@ use super::{Dataplane, base, table};
 use crate::netlink::{self, Socket};
 use crate::{Family, Result};
 
-/// How many transactions we have made: the ruleset of a namespace counts everybody's. Shared by all who write to it.
+/// The number of our own transactions: the generation counts everyone's. Shared by all writers of ours.
 #[derive(Clone, Debug, Default)]
 pub struct Commits(Arc<AtomicU32>);
 
@@ -25,7 +25,7 @@ impl Commits {
     fn count(&self) -> u32 {
         self.0.load(Ordering::Relaxed)
     }
-    /// There was one, where it was not refused.
+    /// Counts a transaction, unless it was refused.
     pub(super) fn note<T, E>(&self, made: Result<T, E>) -> Result<T, E> {
         made.inspect(|_| {
             self.0.fetch_add(1, Ordering::Relaxed);
@@ -33,7 +33,7 @@ impl Commits {
     }
 }
 
-/// The generation that we know of, and what we have written since.
+/// The last known generation, and our writes since.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
     generation: u32,
@@ -41,7 +41,7 @@ pub struct Seen {
     own: u32,
 }
 
-/// The fixed part as it should be, and the script that it was made by.
+/// The intended fixed part, and the script that created it.
 #[derive(Default)]
 pub struct Wanted {
     script: String,
@@ -49,8 +49,8 @@ pub struct Wanted {
 }
 
 impl Dataplane {
-    /// Whether somebody else has written to the ruleset since it was last compared; `true` also where that is not known.
-    /// Nothing is to be compared before the first load.
+    /// Whether the ruleset was changed externally since the last comparison; `true` also if unknown. Nothing is compared before the
+    /// first load. Fails if the generation cannot be read.
     pub fn is_suspect(&mut self) -> Result<bool> {
         if !self.loaded {
             return Ok(false);
@@ -61,13 +61,13 @@ impl Dataplane {
         Ok(self.seen.generation == 0 || generation.wrapping_sub(self.seen.generation) != ours)
     }
 
-    /// Compares all that the kernel has of our tables with what it should have; brings them back to it where they differ, in one
-    /// step. What differed, in nft's words.
+    /// Compares the kernel's state of our tables with the intended one and repairs differences, in one transaction. Returns the
+    /// differences, in nft's words. Fails if they cannot be read or repaired.
     pub fn mend(&mut self) -> Result<Vec<String>> {
         if !self.loaded {
             return Ok(Vec::new());
         }
-        // What is written from now on is found at the next look.
+        // Later writes are found by the next check.
         let own = self.commits.count();
         let seen = Seen { generation: fixed::generation(&mut self.socket)?, own };
         let mut differ = self.differing_objects()?;
@@ -83,12 +83,12 @@ impl Dataplane {
             true => self.fill()?,
             false => self.replace()?,
         }
-        // Ours were since; the next look compares once more.
+        // Our own writes came in between; the next check compares again.
         self.seen = Seen::default();
         Ok(differ)
     }
 
-    /// The objects of the fixed part that are not as they should be.
+    /// The objects of the fixed part that differ.
     fn differing_objects(&mut self) -> Result<Vec<String>> {
         let script = self.whole_script();
         if self.wanted.script != script {
@@ -113,13 +113,13 @@ impl Dataplane {
         script + &self.policies.script_of_made()
     }
 
-    /// The families that have a table of ours: also the one that is closed.
+    /// The families with a table of ours, including a closed one.
     fn read_families(&self) -> Vec<Family> {
         let closed = (!self.closed().is_empty()).then_some(Family::V6);
         self.families.iter().copied().chain(closed).collect()
     }
 
-    /// The maps whose elements are not those that they should have.
+    /// The maps whose elements differ.
     fn differing_maps(&mut self) -> Result<Vec<String>> {
         let mut wanted: BTreeMap<(Family, Map), BTreeMap<Vec<u8>, Vec<u8>>> = BTreeMap::new();
         for (ElementKey { family, map, key }, value) in self.everything() {
@@ -145,7 +145,7 @@ impl Dataplane {
     }
 }
 
-/// What `nft` makes of a script where there is nothing else.
+/// What `nft` creates from a script in an empty namespace.
 fn made_of(script: &str, families: &[Family]) -> Result<Objects> {
     let scratch = netlink::new_netns()?;
     netlink::in_netns(scratch.as_fd(), || netlink::nft(&JournalWriter::none(), &["-f", "-"], script))??;

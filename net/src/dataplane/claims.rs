@@ -1,7 +1,7 @@
-//! Elements that several Services may want: an address and port, a node port. The most senior of them has it.
+//! Elements that several Services may claim: an address and port, a node port. The most senior claimant gets it.
 //!
-//! A host port of one address and a node port of the same number are two elements that want one thing: the rules look for the
-//! first one first. So it is there only where who wants it is not the younger one.
+//! A host port on one address and a node port of the same number are two elements for the same port: the rules check the first one
+//! first. So it exists only if its claimant is not the younger one.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -10,20 +10,20 @@ use super::compile::Compiled;
 use super::elements::{ElementKey, Key, Map, Value};
 use super::model::{Claimant, Lost, NodeFacts};
 
-/// What each touched element had at first, and who had it.
+/// The initial value of each touched element, and its holder.
 pub type Contested = BTreeMap<ElementKey, Option<Holder>>;
 
 pub type Holder = (Arc<Claimant>, Value);
 
-/// All that is wanted, and by whom.
+/// All claims, with their claimants.
 #[derive(Default)]
 pub struct Claims {
     wanted: HashMap<ElementKey, BTreeMap<Arc<Claimant>, Value>>,
-    /// The host ports of one address, by the node port of the same number.
+    /// The host ports on one address, by the node port of the same number.
     beside: HashMap<ElementKey, BTreeSet<ElementKey>>,
 }
 
-/// The node port of the same number as a host port of one address.
+/// The node port of the same number as a host port on one address.
 fn node_port_of(place: &ElementKey) -> Option<ElementKey> {
     match (place.map, place.key) {
         (Map::HostPorts, Key::Frontend(_, protocol, port)) => {
@@ -34,7 +34,7 @@ fn node_port_of(place: &ElementKey) -> Option<ElementKey> {
 }
 
 impl Claims {
-    /// Notes what a Service wanted before and what it wants now; `contested` gets the value each touched element had at first.
+    /// Records a Service's claims before and now; `contested` gets the initial value of each touched element.
     pub fn take(&mut self, before: &Compiled, after: &Compiled, facts: &NodeFacts, contested: &mut Contested) {
         let same = before.claimant == after.claimant;
         for place in before.elements.keys().chain(after.elements.keys()).filter(|p| p.map.is_shared()) {
@@ -74,18 +74,18 @@ impl Claims {
         }
     }
 
-    /// The most senior of those who want an element.
+    /// The most senior claim on an element.
     fn first(&self, place: &ElementKey) -> Option<(&Arc<Claimant>, &Value)> {
         self.wanted.get(place)?.first_key_value()
     }
 
-    /// Who has the node port of the same number as a host port of one address, where that is another one.
+    /// The holder of the node port with the same number as a host port on one address, if it is another one.
     fn rival(&self, place: &ElementKey, claimant: &Claimant) -> Option<&Arc<Claimant>> {
         let (rival, _) = self.first(&node_port_of(place)?)?;
         (rival.key != claimant.key).then_some(rival)
     }
 
-    /// Who has an element, and what it has; `None`: nobody wants it, or it would take a node port from who had that first.
+    /// An element's holder and value; `None`: it is unclaimed, or would take a node port from an earlier holder.
     pub fn holder(&self, place: &ElementKey) -> Option<Holder> {
         let (claimant, value) = self.first(place)?;
         let is_older = |rival: &Arc<Claimant>| rival < claimant;
@@ -96,7 +96,7 @@ impl Claims {
         self.wanted.keys().filter_map(|place| Some((*place, self.holder(place)?.1)))
     }
 
-    /// Who wants an address and port that another one has, of the Services with these keys and of who has had it `before`.
+    /// Who claims an address and port held by another: of the Services with these keys and the holder `before`.
     pub fn lost(&self, place: &ElementKey, keys: &BTreeSet<String>, before: Option<&Holder>) -> Vec<Lost> {
         let others = self.wanted.get(place).into_iter().flat_map(|claims| claims.keys().skip(1));
         let had = |key: &str| before.is_some_and(|(claimant, _)| claimant.key == key);
@@ -104,8 +104,7 @@ impl Claims {
         told.filter_map(|claimant| lost(place, claimant)).collect()
     }
 
-    /// The same of a host port of one address and the node port of the same number. It says something of the node's own addresses
-    /// alone.
+    /// The same for a host port on one address and the node port of the same number. Only relevant for the node's own addresses.
     pub fn lost_beside(&self, place: &ElementKey, keys: &BTreeSet<String>, before: Option<&Holder>) -> Option<Lost> {
         let (claimant, _) = self.first(place)?;
         let rival = self.rival(place, claimant)?;
@@ -143,7 +142,7 @@ mod tests {
         Service { seniority: Seniority { since, id: id.to_owned() }, ports: vec![port], ..Service::default() }
     }
 
-    /// Services by key, in the order in which they come; who has the contested address at last, and who hears that he has not.
+    /// Applies Services by key, in this order; returns the final holder of the contested address, and who is notified of losing it.
     fn contest(services: &[(&str, Service)]) -> (Option<String>, Vec<String>) {
         let (mut claims, mut ids, facts) = (Claims::default(), Ids::default(), NodeFacts::default());
         let mut told = Vec::new();
@@ -166,14 +165,14 @@ mod tests {
     fn who_was_there_first_keeps_it_whatever_the_names() {
         let (victim, thief) = (service(100, "x", "10.0.0.1:80"), service(200, "a", "10.0.0.2:80"));
         let had = |order: &[(&str, Service)]| contest(order);
-        // By its name alone it would come first.
+        // Its name sorts first.
         let both = [("shop/web", victim.clone()), ("aaa/aaa", thief.clone())];
         assert_eq!(had(&both), (Some("shop/web".into()), vec!["aaa/aaa".into()]));
-        // As an agent sees them that starts later: in any order.
+        // As seen by an agent that starts later: in any order.
         let both = [("aaa/aaa", thief.clone()), ("shop/web", victim.clone())];
-        // Who had it for a moment hears that he has it no more.
+        // The temporary holder is notified of losing it.
         assert_eq!(had(&both), (Some("shop/web".into()), vec!["aaa/aaa".into()]));
-        // Of one second, by what nobody chooses.
+        // Created in the same second: decided by the uid, which no one chooses.
         let both = [("shop/web", victim), ("aaa/aaa", service(100, "y", "10.0.0.2:80"))];
         assert_eq!(had(&both), (Some("shop/web".into()), vec!["aaa/aaa".into()]));
     }
@@ -189,23 +188,23 @@ mod tests {
         };
         let (old, _) = take("a", &Compiled::default(), service(100, "a", "10.0.0.1:80"));
         take("b", &Compiled::default(), service(200, "b", "10.0.0.2:80"));
-        // Deleted and made again under the same name, with all else as it was.
+        // Deleted and recreated under the same name, otherwise unchanged.
         let (_, holders) = take("a", &old, service(300, "c", "10.0.0.1:80"));
         assert_eq!(holders, BTreeSet::from(["b".to_owned()]));
     }
 
-    /// A Pod with a host port of one address, since a time.
+    /// A Pod with a host port on one address, since a time.
     fn host_port(since: i64, number: u16) -> Service {
         let mut port = port_at("192.0.2.1", &["10.0.0.9:80".parse().unwrap()]);
         (port.port, port.host_ips, port.external_ips) = (number, vec!["192.0.2.1".parse().unwrap()], Vec::new());
         Service { seniority: Seniority { since, id: "p".to_owned() }, ports: vec![port], ..Service::default() }
     }
 
-    /// Who has the host ports of an address in the end, and who has heard that he lacks his port there.
+    /// The final holders of an address's host ports, and who is notified of losing one.
     fn beside(changes: &[(&str, Option<Service>)]) -> (Vec<String>, Vec<String>) {
         let (mut claims, mut ids, facts) = (Claims::default(), Ids::default(), NodeFacts::default());
         let (mut told, mut known) = (Vec::new(), HashMap::<&str, Compiled>::new());
-        // What the kernel has, by what is said to have changed.
+        // Simulates the kernel, from the reported changes.
         let mut has = BTreeMap::new();
         for (key, service) in changes {
             let before = known.remove(key).unwrap_or_default();
@@ -233,18 +232,18 @@ mod tests {
         let web = || Some(service(100, "w", "10.0.0.1:80"));
         let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
         let (young, old) = (|| Some(host_port(200, 30080)), || Some(host_port(50, 30080)));
-        // The node port, of all addresses, stays.
+        // The node port, on all addresses, stays.
         assert_eq!(beside(&[("web", web()), ("pod", young())]), (vec![], words(&["pod"])));
         assert_eq!(beside(&[("pod", young()), ("web", web())]), (vec![], words(&["pod"])));
-        // The host port was first, and has its one address.
+        // The host port was first, and keeps its one address.
         assert_eq!(beside(&[("web", web()), ("pod", old())]), (words(&["pod"]), words(&["web"])));
         assert_eq!(beside(&[("pod", old()), ("web", web())]), (words(&["pod"]), words(&["web"])));
-        // Whose port is another one, or whose Service has gone.
+        // One with another port, or whose Service is gone.
         assert_eq!(beside(&[("web", web()), ("pod", Some(host_port(200, 30081)))]), (words(&["pod"]), vec![]));
         let gone = beside(&[("web", web()), ("pod", young()), ("web", None)]);
         assert_eq!(gone, (words(&["pod"]), words(&["pod"])));
         assert_eq!(beside(&[("web", web()), ("pod", young()), ("pod", None)]), (vec![], words(&["pod"])));
-        // With itself nobody contends.
+        // A Service does not conflict with itself.
         let mut both = host_port(200, 30080);
         both.ports.push(service(200, "p", "10.0.0.9:80").ports.remove(0));
         assert_eq!(beside(&[("pod", Some(both))]), (words(&["pod"]), vec![]));

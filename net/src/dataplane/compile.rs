@@ -1,4 +1,4 @@
-//! One Service into elements. Pure: what it depends on from before is the placement of its endpoints.
+//! Compiles one Service into elements. Pure: the only previous state is the placement of its endpoints.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -16,27 +16,27 @@ use crate::Family;
 /// A Service as elements.
 #[derive(Clone, Debug, Default)]
 pub struct Compiled {
-    /// As whom it wants what others may want too.
+    /// Its identity for contested claims.
     pub claimant: Arc<Claimant>,
     pub elements: BTreeMap<ElementKey, Value>,
     /// The endpoint lists, by id.
     pub lists: HashMap<u32, List>,
-    /// UDP node ports: when one is new, what conntrack knows of it is stale.
+    /// UDP node ports: existing conntrack entries of a new one are stale.
     pub udp_node_ports: BTreeSet<(Family, u16)>,
 }
 
-/// One endpoint list as it lies in the maps.
+/// One endpoint list as stored in the maps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct List {
     pub family: Family,
     pub protocol: Protocol,
-    /// What the Service calls the port: its name, or its number where it has none.
+    /// The Service's name for the port, or its number if it has none.
     pub port: String,
-    /// Position is the slot. An endpoint keeps its slot as long as it can, so that one change touches few elements.
+    /// The index is the slot. Endpoints keep their slots if possible, so that a change touches few elements.
     pub placed: Vec<SocketAddr>,
 }
 
-/// Compiles `service`, named `key`; `before` is what it was compiled to last.
+/// Compiles `service`, named `key`; `before` is its previous compilation.
 pub fn compile(key: &str, service: &Service, before: Option<&Compiled>, ids: &mut Ids) -> Compiled {
     let claimant = Claimant { seniority: service.seniority.clone(), key: key.to_owned() };
     let mut out = Compiled { claimant: Arc::new(claimant), ..Compiled::default() };
@@ -83,7 +83,7 @@ fn frontends(port: &ServicePort, internal: u32, external: u32, out: &mut Compile
     let ranges: Vec<_> = port.source_ranges.iter().filter(|r| Family::of_net(r) == port.family).copied().collect();
     let ranges = IpNet::aggregate(&ranges);
     if ranges.iter().any(|range| range.prefix_len() == 0) {
-        // Everybody may come.
+        // Everyone is permitted.
         return;
     }
     out.put(port.family, Map::Restricted, Key::Id(external), Value::None);
@@ -92,12 +92,12 @@ fn frontends(port: &ServicePort, internal: u32, external: u32, out: &mut Compile
     }
 }
 
-/// What the share of a tenant is called where numbers are given out; no list has such a name.
+/// The name of a tenant's share for id allocation; distinct from all lists.
 fn share_of(tenant: &str) -> String {
     format!("share {tenant}")
 }
 
-/// An endpoint list and the verdict that its id leads to; the id.
+/// Compiles an endpoint list and its verdict; returns its id.
 #[expect(clippy::too_many_arguments, reason = "each is a part of the list's name or of what it is made of")]
 fn list(
     key: &str,
@@ -142,8 +142,8 @@ fn list(
     id
 }
 
-/// For how many seconds a client is remembered: at least as long as was asked for, in three digits. Each number has a chain of
-/// rules, which stays until the tables are made anew, and whoever may write Services could ask for all 86,400.
+/// How many seconds a client is remembered: at least the requested duration, rounded to three digits. Each value has its own chain,
+/// which stays until the tables are recreated, and users who can write Services could otherwise request all 86,400.
 fn remembered_for(duration: Duration) -> u32 {
     let seconds = duration.as_secs().clamp(1, 86_400) as u32;
     let step = match seconds {
@@ -154,8 +154,8 @@ fn remembered_for(duration: Duration) -> u32 {
     seconds.next_multiple_of(step)
 }
 
-/// Gives each endpoint a slot: those that stay keep theirs, new ones fill the gaps, and what is left of the gaps is
-/// filled from the end. Without duplicates and other families' addresses.
+/// Assigns a slot to each endpoint: existing ones keep theirs, new ones fill the gaps, and remaining gaps are filled from the end.
+/// Drops duplicates and other families' addresses.
 fn place(previous: &[SocketAddr], wanted: &[SocketAddr], family: Family) -> Vec<SocketAddr> {
     let wanted: BTreeSet<SocketAddr> = wanted.iter().filter(|e| Family::of(&e.ip()) == family).copied().collect();
     let known: BTreeSet<SocketAddr> = previous.iter().copied().collect();
@@ -173,7 +173,7 @@ fn place(previous: &[SocketAddr], wanted: &[SocketAddr], family: Family) -> Vec<
     slots.into_iter().flatten().collect()
 }
 
-/// The numbers under which clients remember endpoints: never 0, and the same after a restart of the agent.
+/// The numbers under which clients remember endpoints: never 0, and unchanged after a restart of the agent.
 fn stable_slots(placed: &[SocketAddr]) -> Vec<(SocketAddr, u32)> {
     let mut taken = BTreeSet::new();
     let mut sorted = placed.to_vec();
@@ -194,7 +194,7 @@ impl Compiled {
         self.elements.insert(ElementKey { family, map, key }, value);
     }
 
-    /// The shared chains that the elements name.
+    /// The shared chains used by the elements.
     pub fn chains(&self) -> impl Iterator<Item = (Family, Chain)> {
         self.elements.iter().filter_map(|(place, value)| match value {
             Value::Goto(chain) | Value::Jump(chain) => Some((place.family, *chain)),
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(sources(&["10.0.0.7/8", "10.1.0.0/16"]), ["restricted", "0x8 . 10.0.0.0"]);
         assert_eq!(sources(&["10.2.0.0/15"]), ["restricted", "0x10 . 10.2.0.0", "0x10 . 10.3.0.0"]);
         assert_eq!(sources(&["fd00::/8"]), ["restricted"], "nobody of this family");
-        // Everybody, in one word and in two.
+        // Everyone, in one range and in two.
         assert_eq!(sources(&["10.0.0.0/8", "0.0.0.0/0"]), [""; 0]);
         assert_eq!(sources(&["0.0.0.0/1", "128.0.0.0/1"]), [""; 0]);
     }

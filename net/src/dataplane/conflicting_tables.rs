@@ -1,11 +1,11 @@
-//! Other programs' tables that would drop Pods' traffic: found and reported, never changed.
+//! Tables of other programs that would drop Pods' traffic: detected and reported, never changed.
 //!
-//! A packet has to pass the chains of all tables: ours cannot speak for others. The first packets of connections from and to Pods
-//! are followed through each base chain of others ([`packet`]), as far as what a rule matches is known of all of them; what a
-//! rule may or may not match is passed over. Sets that rules name are as they are at the moment.
+//! A packet must pass the chains of all tables: ours cannot override others. The first packets of connections from and to Pods are
+//! traced through each foreign base chain ([`packet`]), as far as rules match all of them for certain; rules that may or may not
+//! match are skipped. Sets used in rules are evaluated as they are at the moment.
 //!
-//! The listing is read object by object: the types of the `nftables` crate are closed, and what they do not know in one rule of
-//! anybody's must not hide the others.
+//! The listing is parsed object by object: the types of the `nftables` crate are closed, and an unknown construct in one rule must
+//! not hide the others.
 
 mod packet;
 
@@ -25,20 +25,19 @@ use super::table::TABLE;
 use crate::{Error, Family, NodeNetns, Result, netlink};
 use packet::{Match, Packet, Sets};
 
-/// So many are reported: whoever has more of them knows.
+/// Maximum number of reported conflicts.
 const MOST: usize = 32;
-/// The longest name or rule that is shown, in characters.
+/// Maximum length of a shown name or rule, in characters.
 const LONGEST: usize = 128;
-/// How deep chains may jump, as in the kernel (`NFT_JUMP_STACK_SIZE`).
+/// Maximum depth of jumps, as in the kernel (`NFT_JUMP_STACK_SIZE`).
 const DEEPEST: usize = 16;
-/// So many rules are looked at for one packet: chains that jump to others many times multiply.
+/// Maximum rules evaluated per packet: chains with many jumps multiply.
 const RULES: usize = 100_000;
-/// So many sets are looked into. Each is a listing of its own, of so many bytes: of others, and of longer ones, it is not known what is
-/// in them.
+/// Maximum number of sets read. Each is listed separately, with a size limit: contents of further and larger ones count as unknown.
 const SETS: usize = 64;
 const SET: usize = 4 << 20;
 
-/// A chain outside our tables that Pods' packets do not survive.
+/// A chain outside our tables that drops Pods' packets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Conflict {
     /// `inet`
@@ -46,27 +45,27 @@ pub struct Conflict {
     pub table: String,
     /// The base chain, whose hook sees the packet.
     pub chain: String,
-    /// What drops it: `policy drop`, or a rule with the chain that it stands in.
+    /// What drops it: `policy drop`, or a rule with its chain.
     pub rule: String,
-    /// The rule's, where it is one. It is another one whenever a program loads its rules again.
+    /// The rule's handle. It changes whenever a program reloads its rules.
     pub handle: Option<u64>,
-    /// All of it but the handle, in words: the same for the same tables.
+    /// A description without the handle: the same for the same tables.
     pub message: String,
 }
 
-/// Looks for base chains of others that drop the first packets of all connections from or to Pods of these ranges. Docker's,
-/// firewalld's and ufw's are such. Errors: what others have could not be read, so nothing is known of it.
+/// Finds foreign base chains that drop the first packets of all connections from or to Pods of these ranges, such as those of
+/// Docker, firewalld and ufw. Fails if the ruleset cannot be read: then nothing is known.
 pub fn conflicting_tables(netns: &NodeNetns, pod_ranges: &[IpNet], families: &[Family]) -> Result<Vec<Conflict>> {
     let list = |arguments: &[&str], input: &str, most| {
         netlink::in_netns(netns.fd(), || netlink::nft_listing(arguments, input, most))?
     };
-    // Rules are many where they are; most nodes have no such chain, and chains alone are few.
+    // Rules may be many; most nodes have no such chain, and listing only chains is cheap.
     if Listing::parse(&list(&["-j", "list", "chains"], "", netlink::LISTING)?)?.chains.is_empty() {
         return Ok(Vec::new());
     }
     let mut listing = Listing::parse(&list(&["-j", "-t", "list", "ruleset"], "", netlink::LISTING)?)?;
     for (family, table, name) in listing.named_sets().into_iter().take(SETS) {
-        // Names may be words of nft's language, or whole commands.
+        // Names may be nft keywords, or whole commands.
         let set = json!({ "family": family, "table": table, "name": name });
         let ask = json!({ "nftables": [{ "list": { "set": set } }] }).to_string();
         if let Err(error) = list(&["-j", "-f", "-"], &ask, SET).and_then(|listed| listing.learn(&listed)) {
@@ -76,23 +75,23 @@ pub fn conflicting_tables(netns: &NodeNetns, pod_ranges: &[IpNet], families: &[F
     Ok(listing.conflicts(pod_ranges, families))
 }
 
-/// A chain's place, or a set's: family, table, name.
+/// The place of a chain or set: family, table, name.
 type Place = (&'static str, String, String);
 
-/// What others have.
+/// The foreign ruleset.
 #[derive(Default)]
 struct Listing {
-    /// Base chains whose hook Pods' packets come by, in the order of the listing.
+    /// Base chains on hooks that Pods' packets pass, in listing order.
     chains: Vec<Chain<'static>>,
     rules: HashMap<Place, Vec<Rule>>,
-    /// What is in sets, as far as it was looked at.
+    /// Contents of the sets that were read.
     sets: HashMap<Place, Vec<Element>>,
 }
 
-/// `None`: of a type that is not known.
+/// `None`: of an unknown type.
 type Element = Option<Expression<'static>>;
 
-/// What nft lists, each object as text.
+/// nft's listing, each object as text.
 #[derive(Deserialize)]
 struct Objects<'a> {
     #[serde(borrow)]
@@ -101,7 +100,7 @@ struct Objects<'a> {
 
 struct Rule {
     handle: u64,
-    /// `None`: a statement of a type that is not known.
+    /// `None`: a statement of an unknown type.
     statements: Vec<Option<Statement<'static>>>,
 }
 
@@ -120,7 +119,7 @@ impl Listing {
         Ok(listing)
     }
 
-    /// Takes what is in the sets of a listing that has it.
+    /// Adds the contents of sets from a listing.
     fn learn(&mut self, json: &str) -> Result<()> {
         for entry in objects(json)? {
             let mut entry: Value = serde_json::from_str(entry.get()).unwrap_or_default();
@@ -129,7 +128,7 @@ impl Listing {
         Ok(())
     }
 
-    /// The sets that rules name.
+    /// The sets used in rules.
     fn named_sets(&self) -> BTreeSet<Place> {
         let named = self.rules.iter().flat_map(|((family, table, _), rules)| {
             let statements = rules.iter().flat_map(|rule| rule.statements.iter().flatten());
@@ -167,7 +166,7 @@ impl Listing {
         None
     }
 
-    /// Where a packet's way through a chain ends.
+    /// The fate of a packet in a chain.
     fn end(&self, place: &Place, packet: &Packet<'_>, depth: usize, left: &mut usize) -> End {
         let sets = |name: &str| self.sets.get(&(place.0, place.1.clone(), name.to_owned())).map(Vec::as_slice);
         for rule in self.rules.get(place).into_iter().flatten() {
@@ -196,24 +195,24 @@ enum End {
     /// By this rule, with this handle.
     Dropped(String, u64),
     Accepted,
-    /// No rule ends it.
+    /// Not decided by any rule.
     Through,
 }
 
-/// What a rule does with a packet that it surely matches.
+/// The effect of a rule on a packet that certainly matches.
 enum Does {
     Nothing,
     Return,
     Accept,
     Drop,
-    /// To this chain, and whether back again.
+    /// To this chain, and whether it returns.
     Jump(String, bool),
 }
 
 impl Rule {
     fn does(&self, packet: &Packet<'_>, sets: Sets<'_>) -> Does {
         for statement in &self.statements {
-            // What is not known may be a condition.
+            // An unknown statement may be a condition.
             let Some(statement) = statement else { return Does::Nothing };
             match statement {
                 Statement::Match(condition) if packet.matches(condition, sets) == Match::Always => {}
@@ -224,7 +223,7 @@ impl Rule {
                 },
                 Statement::Counter(_) | Statement::Log(_) | Statement::Mangle(_) | Statement::Notrack => {}
                 Statement::Drop(_) | Statement::Reject(_) => return Does::Drop,
-                // What gives it to somebody else is no drop.
+                // Passing it to userspace is not a drop.
                 Statement::Accept(_) | Statement::Queue(_) => return Does::Accept,
                 Statement::Return(_) => return Does::Return,
                 Statement::Jump(to) => return Does::Jump(to.target.to_string(), true),
@@ -242,10 +241,10 @@ impl Rule {
     }
 }
 
-/// What is listed. As trees all at once it is many times as large.
+/// The listed objects. Fully parsed, they would need many times the memory.
 fn objects(json: &str) -> Result<Vec<&RawValue>> {
     let listed = serde_json::from_str::<Objects<'_>>(json);
-    // Not why: what others have written may be in it.
+    // Without the cause: it may quote others' data.
     listed.map(|listed| listed.nftables).map_err(|_| Error::Nft("what it lists cannot be read".to_owned()))
 }
 
@@ -267,7 +266,7 @@ fn rule(rule: &mut Value) -> Option<(Place, Rule)> {
     Some(((family, table, chain), Rule { handle: rule["handle"].as_u64().unwrap_or_default(), statements }))
 }
 
-/// What is in a set; an element that has more than its value has that in `elem`.
+/// The contents of a set; an element with more than its value has that in `elem`.
 fn set(set: &mut Value) -> Option<(Place, Vec<Element>)> {
     let family = serde_json::from_value(set.get_mut("family")?.take()).ok().and_then(family_word)?;
     let place = (family, set["table"].as_str()?.to_owned(), set["name"].as_str()?.to_owned());
@@ -286,7 +285,7 @@ fn is_ours(family: &str, table: &str) -> bool {
     table == TABLE && ["ip", "ip6"].contains(&family)
 }
 
-/// Pods' packets that come by a hook, and what they are.
+/// Pods' packets that pass a hook, with descriptions.
 fn packets(hook: NfHook) -> impl Iterator<Item = (Packet<'static>, &'static str)> {
     let kinds: &[(bool, &str)] = match hook {
         NfHook::Prerouting => &[(true, "traffic from Pods")],
@@ -311,13 +310,13 @@ fn conflict((family, table, chain): &Place, (rule, handle): (String, Option<u64>
     Conflict { family, table, chain, rule, handle, message }
 }
 
-/// The families whose packets the hooks of a node's network see.
+/// The families whose packets a node's network hooks see.
 fn family_word(family: NfFamily) -> Option<&'static str> {
     match family {
         NfFamily::IP => Some("ip"),
         NfFamily::IP6 => Some("ip6"),
         NfFamily::INet => Some("inet"),
-        // Links of Pods are on no bridge, and what is no IP is no traffic of Pods.
+        // Pods' links are not on a bridge, and non-IP packets are not Pods' traffic.
         NfFamily::ARP | NfFamily::Bridge | NfFamily::NetDev => None,
     }
 }
@@ -331,7 +330,7 @@ fn sees(table: NfFamily, family: Family) -> bool {
     }
 }
 
-/// Somebody's text as part of a line: the kernel takes any bytes as a name.
+/// Foreign text as part of a line: the kernel accepts any bytes as a name.
 fn shown(text: &str) -> String {
     let mut shown: String = text.chars().take(LONGEST).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
     if text.chars().nth(LONGEST).is_some() {

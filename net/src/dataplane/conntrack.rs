@@ -1,8 +1,8 @@
-//! Tracked connections (conntrack): listed, deleted, and forgotten where they would keep sending datagrams to endpoints that are
-//! gone, or to whoever has a gone Pod's address next.
+//! Tracked connections (conntrack): lists, deletes, and forgets those that would keep sending datagrams to endpoints that are gone,
+//! or to the next owner of a former Pod's address.
 //!
-//! A UDP "connection" lives as long as its client goes on sending, so an entry that leads to a vanished endpoint would blackhole
-//! that client. TCP connections are left alone: the endpoint's end resets them.
+//! A UDP "connection" lives as long as its client keeps sending, so an entry for a vanished endpoint would blackhole that client.
+//! TCP connections are left alone: the endpoint resets them.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -50,24 +50,24 @@ const IPS_SRC_NAT: u32 = 1 << 4;
 const TCP_CONNTRACK_FIN_WAIT: u8 = 4;
 const TCP_CONNTRACK_CLOSE: u8 = 8;
 
-/// The lowest of the ports that Pods share, as a number ([`super::base::LOWEST`]).
+/// The lowest of the ports shared by Pods, as a number ([`super::base::LOWEST`]).
 pub const LOWEST: u16 = 32768;
-/// So many entries are told of sooner than the kernel goes through its table twice for an address: its buckets alone may be 262,144.
+/// Listing this many entries is faster than two kernel searches of the table for an address: it may have 262,144 buckets.
 const FEW: usize = 2000;
 
-/// What has to be forgotten after a change.
+/// Entries to forget after a change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stale {
-    /// `(family, id, endpoint)`: entries of that id that lead to that endpoint.
+    /// `(family, id, endpoint)`: entries of that id to that endpoint.
     endpoints: BTreeSet<(Family, u32, IpAddr)>,
-    /// Node ports that are new: entries from before are not translated.
+    /// New node ports: older entries are not translated.
     node_ports: BTreeSet<(Family, u16)>,
-    /// The addresses that they are on; `None`: any. A flow to the same port of anybody else is none of theirs.
+    /// Their addresses; `None`: any. Flows to the same port of other addresses are unrelated.
     own: Option<BTreeSet<IpAddr>>,
 }
 
 impl Stale {
-    /// Adds what a Service's change leaves behind.
+    /// Adds the stale entries of a Service's change.
     pub fn add(&mut self, before: &Compiled, after: &Compiled) {
         for (id, list) in before.lists.iter().filter(|(_, list)| list.protocol == Protocol::Udp) {
             let left: BTreeSet<_> = after.lists.get(id).into_iter().flat_map(|l| &l.placed).collect();
@@ -81,7 +81,7 @@ impl Stale {
         !self.node_ports.is_empty()
     }
 
-    /// Says which addresses node ports are on; `None`: nobody knows, so any may be.
+    /// Sets the node ports' addresses; `None`: unknown, so any may be.
     pub fn set_own(&mut self, own: Option<Vec<IpAddr>>) {
         self.own = own.map(|own| own.into_iter().collect());
     }
@@ -105,7 +105,7 @@ pub fn flush(socket: &mut Socket, stale: &Stale) -> Result<()> {
         if ids.is_empty() && !ports {
             continue;
         }
-        // The kernel can filter by one mark; for several, everything is looked through once.
+        // The kernel can filter by one mark; for several, everything is listed once.
         let filter = match (ids.first(), ids.len(), ports) {
             (Some(id), 1, false) => Some(*id),
             (None, _, true) => Some(0),
@@ -122,7 +122,7 @@ pub fn flush(socket: &mut Socket, stale: &Stale) -> Result<()> {
     Ok(())
 }
 
-/// What somebody's flowtable carries the kernel may refuse to delete until it ends by itself: to try again would hold up all changes.
+/// The kernel may refuse to delete entries in a foreign flowtable until they end: retrying would block all changes.
 fn unless_carried(done: Result<()>) -> Result<()> {
     match done {
         Err(error) if error.errno() == Some(libc::EBUSY) => Ok(()),
@@ -130,12 +130,11 @@ fn unless_carried(done: Result<()>) -> Result<()> {
     }
 }
 
-/// Deletes what there is of these addresses: entries that one of them has begun, and those that it answers, also as an endpoint.
-/// `deleting` deletes while `listing` lists: a Pod can have hundreds of thousands. The families of which something may be left, each
-/// with the first error.
+/// Deletes all entries of these addresses: those they initiated, and those they respond to, also as endpoints. `deleting` deletes
+/// while `listing` lists: a Pod can have hundreds of thousands. Returns the families where some may be left, each with the first
+/// error.
 pub fn forget(listing: &mut Socket, deleting: &mut Socket, addresses: &BTreeSet<IpAddr>) -> Vec<(Family, Error)> {
-    // To go through the table costs the kernel milliseconds, and nothing is cheaper than to go through none. What it cannot count
-    // may be many.
+    // Walking the table takes the kernel milliseconds; an empty one is skipped. An unknown count may be large.
     let entries = fullness(listing).map_or(usize::MAX, |(entries, _)| entries);
     if entries == 0 {
         return Vec::new();
@@ -154,8 +153,8 @@ fn forget_of(
     deleting: &mut Socket,
     addresses: &BTreeSet<IpAddr>,
 ) -> Result<()> {
-    // To look for one address, in one tuple at a time, costs the kernel less than to tell of all, once there are many. Before Linux
-    // 5.8 it does not know the filter, and tells of all.
+    // With many entries, searching for one address, one tuple at a time, is cheaper than listing all. Before Linux 5.8 the filter
+    // is not supported, and all are listed.
     if addresses.is_empty() {
         return Ok(());
     }
@@ -177,7 +176,7 @@ fn forget_of(
     failure.map_or(finished, Err)
 }
 
-/// Asks for the entries in which this tuple's source is `address`.
+/// Requests the entries in which this tuple's source is `address`.
 fn list_from(address: &IpAddr, tuple: u16) -> Writer {
     let mut w = list(Family::of(address), None);
     let flags = if tuple == CTA_TUPLE_ORIG { CTA_FILTER_ORIG_FLAGS } else { CTA_FILTER_REPLY_FLAGS };
@@ -195,12 +194,13 @@ fn list_from(address: &IpAddr, tuple: u16) -> Writer {
     w
 }
 
-/// Hands over each entry of a family, one at a time: the table may have hundreds of thousands. `mark`: only those that have it.
+/// Passes on each entry of a family, one at a time: the table may have hundreds of thousands. `mark`: only those with it. Fails if
+/// the table cannot be listed.
 pub fn each(socket: &mut Socket, family: Family, mark: Option<u32>, see: &mut impl FnMut(&Entry)) -> Result<()> {
     socket.dump_each("list conntrack", list(family, mark), |answer| Entry::parse(&answer).iter().for_each(&mut *see))
 }
 
-/// How many entries the namespace's table has, and how many it may have.
+/// The number of entries in the namespace's table, and its maximum. Fails if they cannot be read.
 pub fn fullness(socket: &mut Socket) -> Result<(usize, usize)> {
     let mut w = Writer::new();
     w.message(IPCTNL_MSG_CT_GET_STATS, (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16, &nfgen(Family::V4));
@@ -208,14 +208,14 @@ pub fn fullness(socket: &mut Socket) -> Result<(usize, usize)> {
     let attrs = answers.first().and_then(|answer| answer.payload.get(4..)).unwrap_or_default();
     let number = |kind| attribute(attrs, kind).map(|v| u32::from_be(u32_at(v, 0)) as usize);
     match (number(CTA_STATS_GLOBAL_ENTRIES), number(CTA_STATS_GLOBAL_MAX_ENTRIES)) {
-        // 0: the kernel has no limit.
+        // 0: no limit.
         (Some(entries), Some(0)) => Ok((entries, usize::MAX)),
         (Some(entries), Some(max)) => Ok((entries, max)),
         _ => Err(Error::Malformed("the answer of conntrack's statistics")),
     }
 }
 
-/// Entries to delete, sent in handfuls. One that has ended meanwhile is not an error.
+/// Entries to delete, sent in batches. One that ended meanwhile is not an error.
 #[derive(Default)]
 pub struct Doomed {
     requests: Writer,
@@ -223,7 +223,7 @@ pub struct Doomed {
 }
 
 impl Doomed {
-    /// How many requests are sent at once.
+    /// Number of requests sent at once.
     const HANDFUL: usize = 256;
 
     pub fn add(&mut self, entry: &Entry, family: Family, socket: &mut Socket) -> Result<()> {
@@ -249,14 +249,14 @@ fn list(family: Family, mark: Option<u32>) -> Writer {
     w
 }
 
-/// How much the loss of an entry would hurt, from little to much.
+/// How much the loss of an entry would hurt, in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Worth {
     /// A TCP connection that has ended, or is about to.
     Ending,
-    /// Nobody has answered yet, or not for long.
+    /// Without a response so far, or only short-lived.
     Unassured,
-    /// Anything but TCP.
+    /// Other protocols than TCP.
     Assured,
     Established,
 }
@@ -265,31 +265,31 @@ impl Worth {
     pub const ALL: [Worth; 4] = [Worth::Ending, Worth::Unassured, Worth::Assured, Worth::Established];
 }
 
-/// All that needs ports of its own: protocol, the outside address and port, and the node's own address.
+/// The key within which ports must be unique: protocol, the outside address and port, and the node's own address.
 pub type Crowd = (u8, IpAddr, u16, IpAddr);
 
-/// A conntrack entry, as far as we need it.
+/// The used parts of a conntrack entry.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// The answers' tuple as the kernel wrote it: with the id it names the entry, and whom it leads to.
+    /// The reply tuple as the kernel wrote it: together with the id it identifies the entry, including its target.
     ///
-    /// The id alone is the kernel's hash of where the entry lies and of the other tuple, the question's. Whoever opens a connection
-    /// anew from the port of one that has ended has that entry deleted and another made, most likely in the same place: with the same
-    /// question and the same id, though it may lead to somebody else by now. Of what was listed before, that one is not meant.
+    /// The id alone is the kernel's hash of the entry's address and the original tuple. Reopening a connection from the port of a
+    /// closed one deletes that entry and creates another, most likely at the same address: with the same original tuple and id,
+    /// though it may lead elsewhere by now. An entry listed earlier does not refer to it.
     reply: Vec<u8>,
     id: Vec<u8>,
     mark: u32,
     protocol: u8,
-    /// Whom the first packet was for, before translation.
+    /// The original destination, before translation.
     destination: IpAddr,
     destination_port: u16,
-    /// Who answers: after translation, the endpoint.
+    /// The responder: after translation, the endpoint.
     reply_source: IpAddr,
     reply_source_port: u16,
-    /// Whom the answer is for: after translation, an address and a port of the node's.
+    /// The destination of responses: after translation, an address and a port of the node.
     reply_destination: IpAddr,
     reply_destination_port: u16,
-    /// Who has sent the first packet.
+    /// The sender of the first packet.
     pub source: IpAddr,
     status: u32,
     tcp_state: Option<u8>,
@@ -305,23 +305,23 @@ impl Entry {
         }
     }
 
-    /// Whether it has one of the ports that Pods share: its source is not its own any more (masquerade). What goes back to its source
-    /// takes them from nobody else.
+    /// Whether it uses one of the ports shared by Pods: its source is translated (masquerade). Hairpin connections take none from
+    /// others.
     pub fn has_a_shared_port(&self) -> bool {
         self.status & IPS_SRC_NAT != 0 && self.source != self.reply_source && self.is_in_the_crowd()
     }
 
-    /// Whether its port, on the side of whom the answer is for, is one that Pods are given. A number that is no port (0 here) counts.
+    /// Whether the port for responses is one of those given to Pods. An id instead of a port (0 here) counts.
     pub fn is_in_the_crowd(&self) -> bool {
         matches!(self.reply_destination_port, 0 | LOWEST..)
     }
 
-    /// Whether one of these has begun it, or answers it.
+    /// Whether one of these initiated it, or responds.
     fn is_of(&self, addresses: &BTreeSet<IpAddr>) -> bool {
         addresses.contains(&self.source) || addresses.contains(&self.reply_source)
     }
 
-    /// Whose ports it has one of. A ping's number is one, and has no other side.
+    /// The port space that it uses. A ping's id is in one, without a remote port.
     pub fn crowd(&self) -> Crowd {
         (self.protocol, self.reply_source, self.reply_source_port, self.reply_destination)
     }
@@ -364,7 +364,7 @@ impl Entry {
 
 #[cfg(test)]
 impl Entry {
-    /// A connection of a Pod's to `to`, which leaves from port `port` of the node's.
+    /// A connection of a Pod to `to`, leaving from the node's port `port`.
     pub fn masqueraded(protocol: Protocol, source: IpAddr, to: std::net::SocketAddr, port: u16) -> Entry {
         Entry {
             reply: Vec::new(),

@@ -1,4 +1,4 @@
-//! Elements of our maps: as values to compare, as nft text to read, as netlink bytes to send.
+//! Elements of our maps: as comparable values, as nft text for reading, as netlink bytes for sending.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -96,7 +96,7 @@ impl Map {
     }
 }
 
-/// Where an element stands: family, map and key.
+/// The place of an element: family, map and key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ElementKey {
     pub family: Family,
@@ -119,7 +119,7 @@ pub enum Key {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Value {
-    /// A set's element.
+    /// For a set's element.
     None,
     Id(u32),
     Endpoint(SocketAddr),
@@ -133,16 +133,16 @@ pub enum Value {
 /// A chain shared by all lists of one shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Chain {
-    /// A random one of so many endpoints.
+    /// Picks a random one of this many endpoints.
     Lb(u32),
-    /// A random slot of so many.
+    /// Picks a random slot of this many.
     Pick(u32),
-    /// Affinity of so many seconds, remembered in the map of a share.
+    /// Affinity for this many seconds, remembered in the map of a share.
     Affinity { share: u32, seconds: u32 },
 }
 
 impl Chain {
-    /// Whether a chain of such a name is one of these.
+    /// Whether a chain of this name is one of these.
     pub fn is_name(name: &str) -> bool {
         ["lb-", "pick-", "aff-"].iter().any(|start| name.starts_with(start))
     }
@@ -229,7 +229,7 @@ pub(super) const NFT_JUMP: i32 = -3;
 pub(super) const NFT_GOTO: i32 = -4;
 pub(super) const NF_DROP: i32 = 0;
 
-/// The nested list of elements is one attribute, whose length has 16 bits.
+/// The nested element list is one attribute, whose length has 16 bits.
 const LIST_LIMIT: usize = 60_000;
 
 /// A transaction under construction.
@@ -259,8 +259,8 @@ impl Batch {
         self.elements(NFT_MSG_NEWSETELEM, elements);
     }
 
-    /// The finished transaction. Its last element message asks for the acknowledgement, as older kernels do not answer
-    /// to a batch's end.
+    /// The finished transaction. Its last element message requests the acknowledgement, as older kernels do not respond to a
+    /// batch's end.
     pub fn finish(mut self) -> Writer {
         self.writer.acknowledge();
         self.writer.message(NFNL_MSG_BATCH_END, libc::NLM_F_REQUEST as u16, &batch_header());
@@ -291,7 +291,7 @@ impl Batch {
     }
 }
 
-/// Asks for a set of our table, to see whether it is there.
+/// Queries a set of our table, to check whether it exists.
 pub fn get_set(family: Family, name: &str) -> Writer {
     let mut w = Writer::new();
     w.message(NFT_MSG_GETSET, (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16, &nfgen(family));
@@ -299,7 +299,7 @@ pub fn get_set(family: Family, name: &str) -> Writer {
     w
 }
 
-/// How many packets a counter of our table has seen; none where there is no table.
+/// The packets counted by a counter of our table; 0 without a table. Fails if it cannot be read.
 pub fn counter(socket: &mut Socket, family: Family, name: &str) -> Result<u64> {
     let mut w = Writer::new();
     w.message(NFT_MSG_GETOBJ, (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16, &nfgen(family));
@@ -313,24 +313,24 @@ pub fn counter(socket: &mut Socket, family: Family, name: &str) -> Result<u64> {
     packets.map(u64::from_be_bytes).ok_or(crate::Error::Malformed("a counter of nft"))
 }
 
-/// Names our table: the first attribute of whatever is asked about it.
+/// Names our table: the first attribute of every query.
 pub fn table_of(w: &mut Writer) {
     w.str(NFTA_SET_TABLE, TABLE);
 }
 
-/// An element's key and its value as bytes; a verdict's are its code and its chain.
+/// An element's key and value as bytes; a verdict's are its code and its chain.
 pub fn bytes(key: &Key, value: &Value) -> (Vec<u8>, Vec<u8>) {
     parse(&written(key, value))
 }
 
-/// An element as it is sent.
+/// An element in the format sent.
 pub fn written(key: &Key, value: &Value) -> Vec<u8> {
     let mut w = Writer::new();
     element(&mut w, key, Some(value));
     attributes(w.as_bytes()).next().map(|(_, element)| element.to_vec()).unwrap_or_default()
 }
 
-/// The same of an element as the kernel tells it.
+/// The same for an element from the kernel.
 pub fn parse(element: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let value = |kind| attribute(attribute(element, kind).unwrap_or_default(), NFTA_DATA_VALUE).unwrap_or_default();
     let key = value(NFTA_SET_ELEM_KEY).to_vec();

@@ -1,8 +1,8 @@
-//! What the kernel has of the tables' fixed part: objects of nf_tables as numbers to compare.
+//! The kernel's state of the tables' fixed part: nf_tables objects as hashes to compare.
 //!
-//! What should be there is what `nft` makes of our script in an empty namespace, whatever its version and the kernel's: so two
-//! readings are compared, one of that and one of the table in use. Only what has a meaning counts of an object: neither handles
-//! nor counters, and of an anonymous set what is in it, not its name.
+//! The intended state is what `nft` creates from our script in an empty namespace, whatever the versions of nft and kernel: so two
+//! readings are compared, one of that and one of the table in use. Only meaningful parts of an object count: no handles or
+//! counters, and for an anonymous set its contents, not its name.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,7 +15,7 @@ use crate::message::{Writer, attribute, attributes, u32_at};
 use crate::netlink::{Answer, Socket};
 use crate::{Family, Result};
 
-/// Objects by their names (`chain ip podwright service`), each with a number that stands for all that it is.
+/// Objects by name (`chain ip podwright service`), each with a hash of its state.
 pub type Objects = BTreeMap<String, u64>;
 
 // linux/netfilter/nf_tables.h
@@ -42,14 +42,14 @@ const SET: [u16; 9] = [3, 4, 5, 6, 7, 8, 9, 11, 17];
 const NFTA_SET_ELEM_FLAGS: u16 = 3;
 const NFT_SET_ELEM_INTERVAL_END: u32 = 1;
 
-/// Of a chain that packets enter by themselves, and of one that they come to by a verdict alone.
+/// For a chain with a hook, and for one only reached by verdicts.
 const BASE_CHAIN: &str = "base chain";
 const CHAIN_OF_RULES: &str = "chain";
 
-/// The sets whose elements are facts about the node: they belong to the fixed part.
+/// The sets whose elements are node facts: part of the fixed part.
 pub const FACTS: [&str; 5] = ["local-pods", "cluster-net", "other-nodes", "servers", "service-net"];
 
-/// The number of the ruleset of the socket's namespace: another one after every transaction of anybody.
+/// The generation of the ruleset in the socket's namespace: changes with every transaction of anyone. Fails if it cannot be read.
 pub fn generation(socket: &mut Socket) -> Result<u32> {
     let mut w = Writer::new();
     w.message(NFT_MSG_GETGEN, (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16, &nfgen(Family::V4));
@@ -58,7 +58,7 @@ pub fn generation(socket: &mut Socket) -> Result<u32> {
     Ok(id.and_then(|id| id.try_into().ok()).map_or(0, u32::from_be_bytes))
 }
 
-/// Reads our table of one family.
+/// Reads our table of one family. Fails if it cannot be listed.
 pub fn read(socket: &mut Socket, family: Family) -> Result<Objects> {
     let ip = super::table::nft_family(family);
     let mut objects = Objects::new();
@@ -88,7 +88,7 @@ pub fn read(socket: &mut Socket, family: Family) -> Result<Objects> {
         objects.insert(object.clone(), number(&parts));
         chains.insert(name, object);
     }
-    // A chain is its rules, in their order.
+    // A chain consists of its rules, in order.
     for rule in list(socket, family, NFT_MSG_GETRULE, true)? {
         let Some(object) = chains.get(&text(&rule, NFTA_RULE_CHAIN)) else { continue };
         let rules = objects.entry(object.clone()).or_default();
@@ -102,7 +102,7 @@ pub fn read(socket: &mut Socket, family: Family) -> Result<Objects> {
     Ok(objects)
 }
 
-/// The names of our table's chains and of its sets.
+/// The names of our table's chains and sets.
 pub fn names(socket: &mut Socket, family: Family) -> Result<(Vec<String>, Vec<String>)> {
     let chains = list(socket, family, NFT_MSG_GETCHAIN, false)?;
     let sets = list(socket, family, NFT_MSG_GETSET, true)?;
@@ -110,18 +110,18 @@ pub fn names(socket: &mut Socket, family: Family) -> Result<(Vec<String>, Vec<St
     Ok((named(&chains, NFTA_CHAIN_NAME), named(&sets, NFTA_SET_NAME)))
 }
 
-/// What differs, by name. A chain too many that nothing leads to has no effect: a list that was longer has left it.
+/// The differences, by name. An extra chain that nothing leads to has no effect: left by a formerly longer list.
 pub fn differences(wanted: &Objects, found: &Objects) -> Vec<String> {
     let counts = |name: &&String| !wanted.contains_key(*name) && !name.starts_with(CHAIN_OF_RULES);
     let names = wanted.keys().chain(found.keys().filter(counts));
     let differ: Vec<&String> = names.filter(|name| wanted.get(*name) != found.get(*name)).collect();
-    // With its table all is gone.
+    // Without its table everything is missing.
     let tables: Vec<&String> = differ.iter().filter(|name| name.starts_with("table ")).copied().collect();
     let named = if tables.is_empty() { differ } else { tables };
     named.into_iter().cloned().collect()
 }
 
-/// The elements of a set of ours, each as the kernel tells it, sorted.
+/// The elements of one of our sets, in the kernel's format, sorted.
 pub fn elements(socket: &mut Socket, family: Family, set: &str) -> Result<Vec<Vec<u8>>> {
     let mut w = Writer::new();
     w.message(NFT_MSG_GETSETELEM, (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16, &nfgen(family));
@@ -132,17 +132,17 @@ pub fn elements(socket: &mut Socket, family: Family, set: &str) -> Result<Vec<Ve
         elements.extend(attributes(list.unwrap_or_default()).map(|(_, element)| element.to_vec()));
     });
     match listed {
-        // Somebody has removed it since it was looked for: it has none.
+        // Removed externally since it was listed: it has none.
         Err(e) if e.errno() == Some(libc::ENOENT) => elements.clear(),
         listed => listed?,
     }
-    // Where a set of intervals begins, `nft` puts an end at zero, or not, as the elements came.
+    // At the start of an interval set `nft` adds an end at zero or not, depending on the order of elements.
     elements.retain(|element| !is_end_at_zero(element));
     elements.sort();
     Ok(elements)
 }
 
-/// The attributes of each object of a kind in our table. `filter`: the kernel is told which table; else it tells of all.
+/// The attributes of each object of a kind in our table. `filter`: have the kernel filter by table; otherwise it lists all.
 fn list(socket: &mut Socket, family: Family, kind: u16, filter: bool) -> Result<Vec<Vec<u8>>> {
     let mut w = Writer::new();
     w.message(kind, (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16, &nfgen(family));
@@ -155,7 +155,7 @@ fn list(socket: &mut Socket, family: Family, kind: u16, filter: bool) -> Result<
         answers => answers?,
     };
     let body = |answer: Answer| answer.payload.get(4..).map(<[u8]>::to_vec);
-    // The name of the table is the first attribute of each of them.
+    // The table's name is the first attribute of each.
     Ok(answers.into_iter().filter_map(body).filter(|body| text(body, 1) == TABLE).collect())
 }
 
@@ -187,7 +187,7 @@ fn owned(value: Option<&[u8]>) -> Vec<u8> {
     value.unwrap_or_default().to_vec()
 }
 
-/// One number for all these parts, each with its length.
+/// A hash of all these parts, including their lengths.
 fn number<T: AsRef<[u8]>>(parts: &[T]) -> u64 {
     let mut bytes = Vec::new();
     for part in parts {

@@ -1,4 +1,4 @@
-//! Who wants to be told which addresses' elements were changed: the journals of Pods.
+//! Pods' journals that record changes of their addresses' elements.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use podwright_journal::{Clock, JournalWriter};
 use super::elements::{self, ElementKey, Key, Value};
 use crate::Result;
 
-/// The followed addresses, each with the journal that records what is done to the tables for it.
+/// The followed addresses, each with the journal that records table changes for it.
 #[derive(Default)]
 pub struct Followed(Mutex<HashMap<IpAddr, JournalWriter>>);
 
@@ -23,8 +23,8 @@ impl Followed {
         addresses.iter().for_each(|address| drop(followed.remove(address)));
     }
 
-    /// Records a transaction that began at `started` in the journals of all whose elements it changed: as the commands of
-    /// nft that it stands for. `changes`: `delete` or `add`, and an element.
+    /// Records a transaction that began at `started` in the journals of all addresses whose elements changed: as the equivalent nft
+    /// commands. `changes`: `delete` or `add`, and an element.
     pub(super) fn tell<'a>(
         &self,
         started: Clock,
@@ -49,12 +49,12 @@ impl Followed {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, JournalWriter>> {
-        // Each change is whole at once: what a panic left behind is sound.
+        // The state is consistent even after a panic: each change is atomic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The Pod's address that an element is about, if it is about one.
+/// The Pod's address that an element concerns, if any.
 fn address(place: &ElementKey, value: &Value) -> Option<IpAddr> {
     match (&place.key, value) {
         (_, Value::Endpoint(endpoint)) => Some(endpoint.ip()),

@@ -1,27 +1,27 @@
-//! The room in which the node puts fragments together, so that no Pod fills it for all others.
+//! The memory in which the node reassembles fragments, sized so that no Pod can fill it.
 //!
-//! Conntrack puts together whatever passes through the node, in a budget of the network namespace's (`ipfrag_high_thresh`, 4 MiB
-//! by default). What does not become whole stays for `ipfrag_time` (30 s), and since Linux 4.17 nothing is thrown out for others:
-//! 1,700 first halves are enough. So the budget is larger here, the time shorter, and each Pod's link has a pace
-//! ([`super::base`]), such that less than half of the budget is one Pod's whatever it sends.
+//! Conntrack reassembles everything that passes the node, within a limit of the network namespace (`ipfrag_high_thresh`, 4 MiB by
+//! default). Incomplete datagrams stay for `ipfrag_time` (30 s), and since Linux 4.17 none are evicted for others: 1,700 first
+//! halves suffice to fill it. So the limit is raised here, the time shortened, and each Pod's link is rate-limited
+//! ([`super::base`]), so that one Pod always uses less than half of the memory.
 
 use podwright_journal::JournalWriter;
 
 use crate::{NodeNetns, Result, netlink};
 
-/// How many fragments a Pod may send in a second, 50 Mb/s of them; and at once, some 40 datagrams of the largest size.
+/// Fragments that a Pod may send per second, 50 Mb/s of them; and in a burst, some 40 datagrams of maximum size.
 pub const PACE: &str = "4096";
 pub const BURST: &str = "2048";
-/// The longest packet of a Pod's link: the MTU of every veth. A longer "fragment" comes from who asks the kernel to cut it
-/// (PACKET_VNET_HDR), and takes as much room as it is long.
+/// The maximum packet size of a Pod's link: the MTU of every veth. A longer "fragment" is sent by asking the kernel to split it
+/// (PACKET_VNET_HDR), and uses memory according to its length.
 pub const POD_MTU: &str = "1500";
 
-/// The budget: 4096 * 2 s + 2048 fragments, each 2.5 KiB with what the kernel keeps about it, are 25 MiB.
+/// The limit: 4096 * 2 s + 2048 fragments, each 2.5 KiB with the kernel's overhead, are 25 MiB.
 const ROOM: u64 = 64 << 20;
-/// How long the rest of a datagram is waited for, in seconds: what comes at all comes right away.
+/// How long incomplete datagrams are kept, in seconds: fragments arrive together.
 const TIMEOUT_SECS: u64 = 2;
 
-/// `(sysctl, value, whether a larger one may stay)`; those of IPv6 are conntrack's own.
+/// `(sysctl, value, whether a larger value is kept)`; those of IPv6 belong to conntrack.
 const SETTINGS: [(&str, u64, bool); 4] = [
     ("net/ipv4/ipfrag_high_thresh", ROOM, true),
     ("net/ipv4/ipfrag_time", TIMEOUT_SECS, false),
@@ -29,7 +29,8 @@ const SETTINGS: [(&str, u64, bool); 4] = [
     ("net/netfilter/nf_conntrack_frag6_timeout", TIMEOUT_SECS, false),
 ];
 
-/// Sets budget and time of a namespace, where they are not better already. A kernel without IPv6 has no settings for it.
+/// Sets a namespace's limit and time, unless they are better already. A kernel without IPv6 lacks its settings. Fails if they
+/// cannot be written.
 pub fn give_room(netns: &NodeNetns) -> Result<()> {
     netlink::in_netns(netns.fd(), || -> Result<()> {
         for (name, ours, larger) in SETTINGS {

@@ -1,4 +1,4 @@
-//! Numbers derived from names: the same after every restart, so that marks of established connections keep their meaning.
+//! Ids derived from names: unchanged after a restart, so that marks of established connections stay valid.
 
 use std::collections::HashMap;
 
@@ -13,14 +13,14 @@ pub fn fnv(bytes: &[u8]) -> u64 {
     hash ^ (hash >> 32)
 }
 
-/// Names with a number each, never 0, unique among the living.
+/// Names with an id each, never 0, unique among existing names.
 #[derive(Default)]
 pub struct Ids {
     by_number: HashMap<u32, String>,
 }
 
 impl Ids {
-    /// The number of `name`: its hash, or the next free one in the rare case of a clash.
+    /// The id of `name`: its hash, or the next free one in the rare case of a collision.
     pub fn take(&mut self, name: &str) -> u32 {
         let mut number = (fnv(name.as_bytes()) as u32).max(1);
         loop {

@@ -1,16 +1,14 @@
-//! Services as elements of one nftables table a family, named `podwright`.
+//! Services as elements of one nftables table per family, named `podwright`.
 //!
-//! [`base`] is the fixed part; Services are elements ([`elements`]) that [`mod@compile`] makes. What the kernel has is kept in
-//! memory: a change is the difference between two compilations of the Services that changed, sent as one netlink transaction. A
-//! refused transaction is answered by loading everything anew, and what somebody else has changed is found and mended ([`check`]).
+//! [`base`] is the fixed part; Services are elements ([`elements`]) that [`mod@compile`] makes. The kernel's state is mirrored in memory: a change is the difference between two compilations of the changed Services, sent as one netlink transaction. If a transaction is refused everything is loaded again, and external changes are detected and repaired ([`check`]).
 //!
-//! Our part of a change costs the same with 10 Services as with 10,000. The kernel's does as long as lists keep their lengths:
-//! another length is another verdict in `services`, and after a new verdict the kernel validates the table, for which it
-//! walks over all of that map (`nft_lookup_validate`: 60 ns a Service).
+//! Our cost of a change is the same with 10 Services as with 10,000. The kernel's is too, while lists keep their lengths: another
+//! length is another verdict in `services`, and after a new verdict the kernel validates the table, walking that whole map
+//! (`nft_lookup_validate`: 60 ns per Service).
 //!
-//! An agent that starts again finds the table of its predecessor. Ids and affinity slots are derived from names, so they are
-//! the same again: one transaction empties and fills the maps, established connections keep their conntrack entries and
-//! clients their endpoints. Only a table of another version of the fixed part is replaced as a whole, again in one step.
+//! A restarted agent finds its predecessor's table. Ids and affinity slots are derived from names, so they stay the same: one
+//! transaction empties and refills the maps, established connections keep their conntrack entries and clients their endpoints. Only
+//! a table of another version of the fixed part is replaced as a whole, again in one step.
 
 mod base;
 mod carriers;
@@ -67,7 +65,7 @@ use elements::{Batch, ElementKey, Map, Value};
 use ids::Ids;
 use policy::Policies;
 
-/// The tables of one node. Its methods wait for the kernel: call them off the runtime's threads.
+/// The tables of one node. Its methods block on the kernel: call them off the runtime's threads.
 pub struct Dataplane {
     netns: NodeNetns,
     socket: Socket,
@@ -80,7 +78,7 @@ pub struct Dataplane {
     policies: Policies,
     /// Tracked connections that are to be forgotten.
     stale: Stale,
-    /// Whether the kernel has what memory says.
+    /// Whether the kernel's state equals memory.
     loaded: bool,
     /// Whether it is to have that: Services and policies are known.
     is_to_be_loaded: bool,
@@ -90,7 +88,7 @@ pub struct Dataplane {
     followed: Arc<Followed>,
 }
 
-/// What one change cost.
+/// The cost and result of one change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
     pub added: usize,
@@ -98,12 +96,13 @@ pub struct Change {
     /// Whether everything had to be loaded.
     pub full: bool,
     pub took: Duration,
-    /// What Services of this change name and more senior ones have.
+    /// Claims of the changed Services that are held by more senior ones.
     pub lost: Vec<Lost>,
 }
 
 impl Dataplane {
-    /// Prepares the tables of the given families. Nothing is touched before [`Dataplane::load`].
+    /// Prepares the tables of the given families. Changes nothing before [`Dataplane::load`]. Fails if the namespace's socket
+    /// cannot be opened.
     pub fn new(netns: &NodeNetns, families: &[Family], journal: &JournalWriter) -> Result<Dataplane> {
         let mut socket = Socket::open_in(netns.fd())?;
         socket.set_journal(journal.clone());
@@ -127,7 +126,7 @@ impl Dataplane {
         })
     }
 
-    /// For who else writes to the node's ruleset.
+    /// For other writers to the node's ruleset.
     pub fn commits(&self) -> Commits {
         self.commits.clone()
     }
@@ -137,12 +136,12 @@ impl Dataplane {
         &self.followed
     }
 
-    /// What the tables have been told about the node.
+    /// The node facts in the tables.
     pub fn facts(&self) -> &NodeFacts {
         &self.facts
     }
 
-    /// Makes the tables hold exactly these Services: the first call of an agent, once it knows them all.
+    /// Makes the tables contain exactly these Services: an agent's first call, once it knows them all. Fails if the kernel refuses.
     pub fn load(&mut self, facts: NodeFacts, services: &BTreeMap<String, Arc<Service>>) -> Result<Change> {
         self.is_to_be_loaded = true;
         self.facts = facts;
@@ -152,13 +151,13 @@ impl Dataplane {
         let changes = changes.chain(services.iter().map(|(key, service)| (key.clone(), Some(service.clone()))));
         self.loaded = false;
         let change = self.apply(changes.collect())?;
-        // Conntrack is there now, and with it the part that puts fragments of IPv6 together.
+        // Conntrack is loaded now, including its IPv6 reassembly.
         fragments::give_room(&self.netns)?;
         Ok(change)
     }
 
-    /// Replaces (or, with `None`, removes) Services: one transaction. An error leaves the wish in memory; the next call
-    /// loads everything.
+    /// Replaces (or, with `None`, removes) Services in one transaction. After an error the desired state stays in memory; the next
+    /// call loads everything.
     pub fn apply(&mut self, changes: Vec<(String, Option<Arc<Service>>)>) -> Result<Change> {
         let started = Instant::now();
         let (difference, lost) = self.decide(changes);
@@ -177,7 +176,7 @@ impl Dataplane {
         Ok(change)
     }
 
-    /// What is not forgotten for an error is to be forgotten the next time.
+    /// Entries not forgotten because of an error are kept for the next time.
     fn flush_stale(&mut self) -> Result<()> {
         if self.stale.has_node_ports() {
             let own = self.addresses_of_node_ports().inspect_err(|error| {
@@ -190,7 +189,7 @@ impl Dataplane {
         Ok(())
     }
 
-    /// The addresses that have node ports, as the rules have it: the namespace's own but loopback and the cluster's DNS.
+    /// The addresses with node ports, according to the rules: the namespace's own except loopback and the cluster's DNS.
     fn addresses_of_node_ports(&self) -> Result<Vec<IpAddr>> {
         let mut own = crate::links::addresses_in(self.netns.fd())?;
         let services = &self.facts.service_ranges;
@@ -198,7 +197,7 @@ impl Dataplane {
         Ok(own)
     }
 
-    /// Tells the tables what is new about the node.
+    /// Updates the node facts in the tables. Fails if the kernel refuses.
     pub fn set_facts(&mut self, facts: NodeFacts) -> Result<()> {
         if facts == self.facts {
             return Ok(());
@@ -209,7 +208,7 @@ impl Dataplane {
             return Ok(());
         }
         if moved {
-            // Which endpoints are this node's own has changed with its ranges.
+            // Which endpoints are local depends on the node's ranges.
             self.claim_anew();
             self.loaded = false;
             self.reload()?;
@@ -236,7 +235,7 @@ impl Dataplane {
         remove(&self.netns)
     }
 
-    /// Compiles the changes and takes them into memory; what is to be done, and who of them did not get what he named.
+    /// Compiles the changes and stores them in memory; returns the differences, and the claims that were lost.
     fn decide(&mut self, changes: Vec<(String, Option<Arc<Service>>)>) -> (Difference, Vec<Lost>) {
         let mut difference = Difference::default();
         let mut contested = Contested::new();
@@ -280,12 +279,12 @@ impl Dataplane {
         (difference, lost)
     }
 
-    /// Who did not get what he named, or has it no more.
+    /// The claims that were not granted, or are no longer held.
     fn lost(&self, contested: &Contested, changed: &BTreeSet<String>) -> Vec<Lost> {
         let of = |(place, before): (&ElementKey, &Option<Holder>)| self.claims.lost(place, changed, before.as_ref());
         let beside =
             contested.iter().filter_map(|(place, before)| self.claims.lost_beside(place, changed, before.as_ref()));
-        // Elsewhere a host port is as an external address, which no node port is on.
+        // Elsewhere a host port is like an external address, which has no node ports.
         let beside = beside.filter(|lost| lost.address.is_some_and(|address| self.facts.is_node(&address)));
         contested.iter().flat_map(of).chain(beside).collect()
     }
@@ -298,7 +297,7 @@ impl Dataplane {
         }
     }
 
-    /// Sends a difference as one transaction, after making the chains it names.
+    /// Sends a difference as one transaction, after creating the chains it needs.
     fn commit(&mut self, difference: &Difference) -> Result<()> {
         let named = difference.add.iter().filter_map(|(place, value)| match value {
             Value::Goto(chain) | Value::Jump(chain) => Some((place.family, *chain)),
@@ -321,7 +320,7 @@ impl Dataplane {
         done
     }
 
-    /// Makes chains that are named and not there yet.
+    /// Creates missing chains.
     fn make_chains(&mut self, named: &BTreeSet<Shared>) -> Result<()> {
         let missing = self.chains.missing(named);
         if missing.is_empty() {
@@ -332,7 +331,7 @@ impl Dataplane {
         Ok(())
     }
 
-    /// Removes chains that no list needs any more, once there are many. What cannot be removed is in nobody's way.
+    /// Removes unused chains, once there are many. Failure is harmless.
     fn remove_left_over(&mut self) {
         let left = self.chains.left_over(&self.families);
         if left.is_empty() {
@@ -344,7 +343,7 @@ impl Dataplane {
         }
     }
 
-    /// The same of what a predecessor made.
+    /// The same for a predecessor's.
     fn remove_strangers(&mut self) -> Result<()> {
         let mut script = String::new();
         for family in self.families.clone() {
@@ -355,7 +354,7 @@ impl Dataplane {
         if script.is_empty() { Ok(()) } else { self.nft(script) }
     }
 
-    /// Makes the tables hold what memory says, whatever is there.
+    /// Makes the tables equal memory, whatever their state.
     fn reload(&mut self) -> Result<()> {
         let started = Clock::read();
         let done = self.fill();
@@ -375,7 +374,7 @@ impl Dataplane {
         self.replace()
     }
 
-    /// Shuts the family that the kernel has and the node has not.
+    /// Blocks the family that the kernel has and the node has not.
     fn closed(&self) -> String {
         let open = self.families.contains(&Family::V6) || !crate::links::ipv6_available();
         if open { String::new() } else { base::closed(Family::V6) }
@@ -385,7 +384,7 @@ impl Dataplane {
         self.socket.dump("nft: get set", elements::get_set(family, &base::marker(family))).is_ok()
     }
 
-    /// Keeps the fixed part, and with it the memory of affinity; all maps are emptied and filled in one transaction.
+    /// Keeps the fixed part, and with it remembered clients; all maps are emptied and refilled in one transaction.
     fn refill(&mut self) -> Result<()> {
         let facts: String = self.families.iter().map(|f| base::facts_script(&self.facts, *f)).collect();
         self.nft(facts + &self.closed())?;
@@ -408,8 +407,8 @@ impl Dataplane {
         self.remove_strangers()
     }
 
-    /// Builds the tables anew. Where there was a table, fixed part and elements are one transaction; where there was none,
-    /// nothing can be interrupted, and the elements take the faster way.
+    /// Recreates the tables. An existing table is replaced with fixed part and elements in one transaction; without one nothing can
+    /// be interrupted, and a faster way is used for the elements.
     fn replace(&mut self) -> Result<()> {
         let mut existing = false;
         for family in &self.families {
@@ -448,7 +447,7 @@ impl Dataplane {
     }
 
     fn nft(&self, script: String) -> Result<()> {
-        // Not on the namespace's shared thread: `nft` takes milliseconds, and probes wait there for their sockets.
+        // Not on the namespace's shared thread: `nft` takes milliseconds, and probes need that thread for their sockets.
         let journal = self.socket.journal();
         self.commits.note(netlink::in_netns(self.netns.fd(), || netlink::nft(journal, &["-f", "-"], &script))?)?;
         Ok(())
@@ -459,7 +458,7 @@ fn report_refusal(error: &crate::Error) {
     tracing::warn!(%error, "the kernel refused a change of the tables; loading them anew");
 }
 
-/// Removes our tables from a namespace. Idempotent.
+/// Removes our tables from a namespace. Idempotent. Fails if the kernel refuses.
 pub fn remove(netns: &NodeNetns) -> Result<()> {
     let script: String = Family::ALL
         .into_iter()

@@ -1,4 +1,4 @@
-//! What the dataplane is asked to do: Services with their frontends and endpoint lists, as plain data.
+//! The dataplane's input: Services with their frontends and endpoint lists, as plain data.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::Family;
 use crate::overlay::{Peer, TunnelId};
 
-/// A transport protocol that Services balance.
+/// A transport protocol supported by Services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub enum Protocol {
     Tcp,
@@ -36,26 +36,26 @@ impl Protocol {
     }
 }
 
-/// All frontends of one Service on one node. It is replaced as a whole; the difference is what reaches the kernel.
+/// All frontends of one Service on one node. Replaced as a whole; only differences reach the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Service {
-    /// Of several that name one address and port, the most senior one has it.
+    /// If several claim an address and port, the most senior one gets it.
     pub seniority: Seniority,
-    /// Who shares with whom: the clients that Services of one tenant remember have one map together.
+    /// The sharing unit: remembered clients of one tenant's Services share one map.
     pub tenant: String,
     pub ports: Vec<ServicePort>,
 }
 
-/// Who was there first: the less, the more senior. Names say nothing of it, since everybody chooses his own.
+/// Age: smaller is more senior. Names play no role, since users choose them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Seniority {
-    /// Since when there is a Service, in seconds since the epoch.
+    /// The Service's creation time, in seconds since the epoch.
     pub since: i64,
-    /// Decides between those of one second; nobody chooses his own.
+    /// Breaks ties within one second; users cannot choose it.
     pub id: String,
 }
 
-/// Who wants something: in order of seniority, then of keys.
+/// A claimant: ordered by seniority, then by key.
 #[derive(Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Claimant {
     pub seniority: Seniority,
@@ -63,7 +63,7 @@ pub struct Claimant {
     pub key: String,
 }
 
-/// An address and port that a Service names and another one has.
+/// An address and port that a Service claims and another one holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost {
     /// The Service's key.
@@ -77,7 +77,7 @@ pub struct Lost {
 /// One port of a Service in one family. A dual-stack Service has two with the same name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ServicePort {
-    /// Unique among the Service's ports, and stable: with the Service's key and the family it gives the ids.
+    /// Unique among the Service's ports, and stable: determines the ids, together with the Service's key and the family.
     pub name: String,
     pub family: Family,
     pub protocol: Protocol,
@@ -86,18 +86,18 @@ pub struct ServicePort {
     pub cluster_ips: Vec<IpAddr>,
     /// Addresses outside the cluster's ranges (load balancers, externalIPs).
     pub external_ips: Vec<IpAddr>,
-    /// Addresses of the node's own that it is on alone: host ports with an address.
+    /// The node's own addresses to which it is restricted: host ports with an address.
     pub host_ips: Vec<IpAddr>,
     pub node_port: Option<u16>,
-    /// Who answers on the ClusterIP.
+    /// Endpoints for the ClusterIP.
     pub internal: Backends,
-    /// Who answers on node port and external addresses; `None`: the same as `internal`.
+    /// Endpoints for node port and external addresses; `None`: the same as `internal`.
     pub external: Option<Backends>,
-    /// Who answers there to callers from outside the cluster; `None`: the same as `external`.
+    /// Endpoints there for callers outside the cluster; `None`: the same as `external`.
     pub outside: Option<Backends>,
-    /// How long a client keeps its endpoint; `None`: each connection gets a random one.
+    /// How long a client keeps its endpoint; `None`: each connection picks a random one.
     pub affinity: Option<Duration>,
-    /// Who may use the external addresses; empty: everybody.
+    /// Permitted sources for the external addresses; empty: everyone.
     pub source_ranges: Vec<IpNet>,
 }
 
@@ -105,33 +105,33 @@ pub struct ServicePort {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Backends {
     pub endpoints: Vec<SocketAddr>,
-    /// What happens while the list is empty.
+    /// The behaviour while the list is empty.
     pub empty: Empty,
 }
 
-/// What a client of an empty list sees.
+/// What clients of an empty list get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Empty {
     /// Connection refused: there is no endpoint anywhere.
     Refuse,
-    /// Silence: there are endpoints, but a Local policy keeps this node from using them.
+    /// Dropped: there are endpoints, but a Local policy excludes them on this node.
     Drop,
 }
 
-/// What the rules must know about the node and its cluster.
+/// Facts about the node and its cluster that the rules need.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NodeFacts {
     /// The ranges of this node's own Pods.
     pub pod_ranges: Vec<IpNet>,
     /// The ranges of all Pods of the cluster, and this node's addresses: Pods reach these with their own source address, and no
-    /// external IP covers them.
+    /// external IP may cover them.
     pub cluster_ranges: Vec<IpNet>,
-    /// What other nodes say that their addresses are: no external IP covers them. It is their word, so they get nothing by it: what
-    /// Pods send there goes as to anywhere outside.
+    /// Other nodes' self-reported addresses: no external IP may cover them. Since they are only claims, they grant nothing: Pods'
+    /// traffic to them is treated like any traffic to the outside.
     pub other_nodes: Vec<IpNet>,
-    /// Where API servers are: no external IP covers them, or nodes would call whoever owns a Service.
+    /// Addresses of API servers: no external IP may cover them, or nodes would connect to a Service owner instead.
     pub servers: Vec<IpNet>,
-    /// The ranges ClusterIPs come from: what no Service claims there is refused.
+    /// The ClusterIP ranges: unclaimed addresses in them are rejected.
     pub service_ranges: Vec<IpNet>,
     /// The other nodes, those first that were there first.
     pub peers: Vec<Peer>,
@@ -140,7 +140,7 @@ pub struct NodeFacts {
 }
 
 impl NodeFacts {
-    /// The ranges of all Pods: a range of one address is that of a node.
+    /// The ranges of all Pods: a single-address range is a node.
     pub fn all_pods(&self) -> Vec<IpNet> {
         let wide = self.cluster_ranges.iter().filter(|range| range.prefix_len() < range.max_prefix_len());
         wide.chain(&self.pod_ranges).copied().collect::<BTreeSet<_>>().into_iter().collect()

@@ -1,11 +1,11 @@
-//! The shares of Pods in the node's ports: what they have to one outside address and port at a time.
+//! Pods' shares of the node's ports: their connections to one outside address and port at a time.
 //!
-//! A connection of a Pod to the outside leaves from a port of the node's (masquerade). To one protocol, address and port there
-//! are no more of them than [`PORTS`], of all Pods and the node itself, though the table of tracked connections has room for many
-//! more. So each such crowd is a table of its own, with [`super::shares`] as the whole one has them.
+//! A Pod's connection to the outside leaves from a port of the node (masquerade). To one protocol, address and port there are at
+//! most [`PORTS`] of them, for all Pods and the node itself, though the conntrack table has room for many more. So each such crowd
+//! is treated like a table of its own, shared as [`super::shares`] does for the whole one.
 //!
-//! The table is listed for this when a crowd may be too large, and not before: no crowd has grown by more than there were
-//! masqueraded connections since the last time, which the kernel counts.
+//! The table is only listed for this when a crowd may be too large: no crowd can have grown by more than the number of masqueraded
+//! connections since the last time, which the kernel counts.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -18,14 +18,14 @@ use super::tally::{Tally, budget, excess};
 use crate::netlink::Socket;
 use crate::{Family, Result};
 
-/// How many ports there are: from that one to 65535.
+/// The number of ports: from that one to 65535.
 pub const PORTS: usize = 65536 - LOWEST as usize;
-/// The crowd from which on all its Pods together have a budget; no crowd is larger than the table.
+/// The crowd size from which its Pods share a budget; no crowd exceeds the table.
 pub const LARGE: usize = PORTS / 2;
-/// A power of two. Crowds that meet in one place of [`Crowds`] are only taken for one until they are looked at closely.
+/// A power of two. Crowds with the same place in [`Crowds`] count as one until they are inspected exactly.
 const PLACES: usize = 1 << 16;
 
-/// How large the crowds of masqueraded connections are, at most, in little memory.
+/// Upper bounds for the sizes of masqueraded crowds, in little memory.
 pub struct Crowds {
     hasher: RandomState,
     places: Vec<u32>,
@@ -36,7 +36,7 @@ impl Crowds {
         Crowds { hasher: RandomState::new(), places: vec![0; PLACES] }
     }
 
-    /// Counts an entry of a Pod's.
+    /// Counts a Pod's entry.
     pub fn add(&mut self, entry: &Entry) {
         if entry.has_a_shared_port() {
             let place = self.place(&entry.crowd());
@@ -44,7 +44,7 @@ impl Crowds {
         }
     }
 
-    /// No crowd is larger than this, but those that may be too large.
+    /// No crowd is larger than this, except those that may be too large.
     pub fn largest(&self) -> usize {
         self.places.iter().map(|count| *count as usize).filter(|count| *count <= LARGE).max().unwrap_or(0)
     }
@@ -64,14 +64,14 @@ impl Crowds {
     }
 }
 
-/// Who has how much of the crowds that may be too large.
+/// Exact counts for the crowds that may be too large.
 #[derive(Default)]
 pub struct Close {
     crowds: HashMap<Crowd, (BTreeMap<IpAddr, Tally>, usize)>,
 }
 
 impl Close {
-    /// Counts an entry of one of them; of a Pod's, or of somebody else's who has no share to exceed.
+    /// Counts an entry of one of them; of a Pod, or of another source, which has no share to exceed.
     pub fn add(&mut self, entry: &Entry, of_a_pod: bool) {
         let (pods, others) = self.crowds.entry(entry.crowd()).or_default();
         match of_a_pod {
@@ -81,7 +81,7 @@ impl Close {
         }
     }
 
-    /// What each source has too much of each crowd, and how large the largest is without that.
+    /// Each source's excess in each crowd, and the size of the largest crowd without it.
     pub fn excess(&self) -> (HashMap<Crowd, BTreeMap<IpAddr, Tally>>, usize) {
         let mut left = 0;
         let mut too_much = HashMap::new();
@@ -97,10 +97,10 @@ impl Close {
     }
 }
 
-/// When the crowds were looked at.
+/// The last inspection of the crowds.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
-    /// How many connections had been masqueraded by then.
+    /// The number of connections masqueraded by then.
     pub masqueraded: u64,
     /// The largest crowd.
     pub largest: usize,
@@ -110,13 +110,13 @@ pub struct Look {
 pub fn is_due(entries: usize, masqueraded: u64, last: Option<Look>) -> bool {
     let may_be = |last: Look| match masqueraded.checked_sub(last.masqueraded) {
         Some(since) => last.largest as u64 + since > LARGE as u64,
-        // The tables were made anew.
+        // The tables were recreated.
         None => true,
     };
     entries > LARGE && last.is_none_or(may_be)
 }
 
-/// How many connections the tables have masqueraded since they were made.
+/// The number of connections masqueraded since the tables were created. Fails if it cannot be read.
 pub fn masqueraded(socket: &mut Socket) -> Result<u64> {
     let mut all = 0;
     for family in Family::ALL {
@@ -136,14 +136,14 @@ mod tests {
         assert_eq!(base::LOWEST.parse(), Ok(LOWEST));
     }
 
-    /// A predecessor's rules gave Pods lower ports, and a connection lives for days.
+    /// A predecessor's rules gave Pods lower ports, and a connection may live for days.
     #[test]
     fn lower_ports_are_none_of_those_that_run_short() {
         let (pod, to) = (IpAddr::from([10, 244, 1, 2]), (IpAddr::from([203, 0, 113, 9]), 443).into());
         let entry = |port| Entry::masqueraded(Protocol::Tcp, pod, to, port);
         let (mut crowds, mut close) = (Crowds::new(), Close::default());
         for port in 0..=u16::MAX {
-            // 0: a ping's number, as its entry says it.
+            // 0: a ping's id in its entry.
             let entry = entry(if port < LOWEST { port.max(1024) } else { port });
             crowds.add(&entry);
             close.add(&entry, true);
@@ -153,7 +153,7 @@ mod tests {
         let (excess, left) = close.excess();
         let gone: usize = excess.values().flat_map(BTreeMap::values).flatten().sum();
         assert_eq!(gone + left, PORTS);
-        // Nor are those that somebody else has there.
+        // Nor do those of other sources there.
         let mut close = Close::default();
         (1024..LOWEST).for_each(|port| close.add(&entry(port), false));
         (LOWEST..LOWEST + 100).for_each(|port| close.add(&entry(port), true));

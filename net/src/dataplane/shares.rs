@@ -1,23 +1,23 @@
-//! The shares of Pods in the node's table of tracked connections, so that no Pod fills it for all others.
+//! Pods' shares of the node's conntrack table, so that no Pod can fill it.
 //!
-//! The table (conntrack) has `nf_conntrack_max` entries for whoever sends through the node; an entry lives from seconds to days,
-//! and once all are taken nobody opens a connection. Two things keep room in it:
+//! The table has `nf_conntrack_max` entries for everyone sending through the node; an entry lives from seconds to days, and when it
+//! is full no new connection can be opened. Two mechanisms prevent that:
 //!
-//! - [`super::base`] holds each Pod to a pace of new connections, so that the table takes seconds to fill, not an instant;
-//! - [`Keeper`] looks at the number of entries twice a second. As long as half of them are free nobody has a limit. From then on
-//!   all Pods together have a budget, divided as max-min fairness says: who needs less than an equal part keeps all, the others
-//!   get equal parts of the rest. A Pod with more than its share loses what exceeds it, connections that have ended first and
-//!   established ones last, and opens no new ones for [`QUIET`].
+//! - [`super::base`] limits each Pod's rate of new connections, so that filling the table takes seconds, not an instant;
+//! - [`Keeper`] checks the number of entries twice a second. While half of them are free there is no limit. Beyond that all Pods
+//!   together have a budget, divided by max-min fairness: those that need less than an equal part keep everything, the others get
+//!   equal parts of the rest. A Pod above its share loses the excess, ended connections first and established ones last, and cannot
+//!   open new ones for [`QUIET`].
 //!
 //! The node's ports to one outside address and port are shared in the same way ([`super::ports`]).
 //!
-//! An entry counts for the source of its first packet, the client. Pods of other nodes count too: their own node sees only what
-//! each of them sends to all. Nobody else does: outside clients of node ports and host ports, and the node with its
+//! An entry counts for the source of its first packet, the client. Pods of other nodes count too: their own node only sees the
+//! total of what each of them sends. Other sources do not: outside clients of node ports and host ports, and the node with its
 //! `hostNetwork` Pods, are many behind one address.
 //!
-//! Why not `ct count over N` in a set by source, which needs no agent: it keeps the connections of a source in a list, walked for
-//! each new one. Measured (Linux 6.18, 2 CPUs): 8,000 connections a second of a Pod become 560 once 12,000 others of it are open,
-//! each refused packet costs 0.7 ms in the kernel, and TCP connections in TIME_WAIT do not count though they fill the table.
+//! Why not `ct count over N` in a set by source, which needs no agent: it keeps the connections of a source in a list, and walks it
+//! for each new one. Measured (Linux 6.18, 2 CPUs): 8,000 connections a second of a Pod become 560 once 12,000 others of it are
+//! open, each refused packet costs 0.7 ms in the kernel, and TCP connections in TIME_WAIT do not count though they fill the table.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
@@ -37,44 +37,44 @@ use crate::{Family, NodeNetns, Result};
 
 /// How often the number of entries is read: one short netlink call.
 pub const PERIOD: Duration = Duration::from_millis(500);
-/// How long a Pod that had more than its share opens no new connections; a little longer than it takes to look again.
+/// How long a Pod above its share may open no new connections; a little longer than the check interval.
 pub const QUIET: Duration = Duration::from_secs(2);
-/// How long a table that is more than half full, by nobody's fault, is not listed again unless it grows.
+/// How long a table that is more than half full, without any excess, is not listed again unless it grows.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// Keeps the shares of one node. Its method waits for the kernel: call it off the runtime's threads.
+/// Enforces the shares of one node. Its method blocks on the kernel: call it off the runtime's threads.
 pub struct Keeper {
     netns: NodeNetns,
     socket: Socket,
     /// Deletes while `socket` lists.
     deleting: Socket,
-    /// A smaller table than the kernel's.
+    /// A smaller limit than the kernel's.
     max: Option<usize>,
     last: Option<(Instant, usize)>,
-    /// When the crowds of masqueraded connections were looked at.
+    /// The last inspection of the masqueraded crowds.
     crowds: Option<Look>,
     commits: Commits,
 }
 
-/// What was done about a table that was filling up.
+/// The actions taken for a table that was filling up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Relief {
-    /// How many entries there were.
+    /// The number of entries before.
     pub entries: usize,
-    /// The sources that had more than their share, and how many entries each has lost.
+    /// The sources above their share, and how many entries each lost.
     pub lost: BTreeMap<IpAddr, usize>,
-    /// The outside addresses and ports to which the node's ports ran short.
+    /// The outside addresses and ports for which the node's ports ran short.
     pub crowded: BTreeSet<SocketAddr>,
 }
 
-/// Who has how much.
+/// The counts of all sources.
 #[derive(Default)]
 struct Census {
     pods: BTreeMap<IpAddr, Tally>,
     others: usize,
 }
 
-/// What each source has too much: of the whole table, and of one crowd.
+/// Each source's excess: in the whole table, and in one crowd.
 #[derive(Default)]
 struct Excess {
     table: BTreeMap<IpAddr, Tally>,
@@ -86,14 +86,14 @@ impl Excess {
         self.table.keys().chain(self.crowds.values().flat_map(BTreeMap::keys)).copied().collect()
     }
 
-    /// Whether this entry is to go; one less of its kind is to go then.
+    /// Whether to delete this entry; if so, decrements the remaining excess of its kind.
     fn takes(&mut self, entry: &Entry) -> bool {
         let worth = entry.worth() as usize;
         let of_crowd = match self.crowds.is_empty() || !entry.has_a_shared_port() {
             true => None,
             false => self.crowds.get_mut(&entry.crowd()).and_then(|sources| sources.get_mut(&entry.source)),
         };
-        // Who has too much of both has lost it of both at once.
+        // One entry may reduce both kinds of excess.
         let mut goes = false;
         for tally in of_crowd.into_iter().chain(self.table.get_mut(&entry.source)) {
             if tally[worth] > 0 {
@@ -106,13 +106,14 @@ impl Excess {
 }
 
 impl Keeper {
-    /// `max`: the size of the table to count on, where it is to be less than the kernel's `nf_conntrack_max`.
+    /// `max`: the assumed size of the table, if smaller than the kernel's `nf_conntrack_max`. Fails if the sockets cannot be
+    /// opened.
     pub fn new(netns: &NodeNetns, max: Option<usize>, commits: Commits) -> Result<Keeper> {
         let open = || Socket::open_in(netns.fd());
         Ok(Keeper { netns: netns.clone(), socket: open()?, deleting: open()?, max, last: None, crowds: None, commits })
     }
 
-    /// Looks at the table, and takes from those who have too much; `None` where all is well.
+    /// Checks the table and deletes excess entries; `None` if there is nothing to do. Fails if the table cannot be read or changed.
     pub fn look(&mut self, facts: &NodeFacts) -> Result<Option<Relief>> {
         // 1. How full it is, and how large a crowd may be.
         let (entries, of_kernel) = conntrack::fullness(&mut self.socket)?;
@@ -126,7 +127,7 @@ impl Keeper {
         if !of_table && !of_ports {
             return Ok(None);
         }
-        // 2. Who has how much, and too much of it.
+        // 2. The sources' counts and excess.
         let ranges = facts.all_pods();
         let is_pod = |source: &IpAddr| ranges.iter().any(|range| range.contains(source));
         let (census, crowds) = self.count(is_pod)?;
@@ -143,7 +144,7 @@ impl Keeper {
             return Ok(None);
         }
         let crowded = excess.crowds.keys().map(|(_, address, port, _)| SocketAddr::new(*address, *port)).collect();
-        // 3. No more of it, and what is too much goes.
+        // 3. Stop new ones, and delete the excess.
         self.quieten(sources.iter())?;
         let lost = self.delete(excess)?;
         if of_table {
@@ -180,7 +181,7 @@ impl Keeper {
         Ok(close)
     }
 
-    /// How many entries each source has lost.
+    /// Deletes the excess; returns how many entries each source lost.
     fn delete(&mut self, mut excess: Excess) -> Result<BTreeMap<IpAddr, usize>> {
         let mut lost = BTreeMap::new();
         for family in Family::ALL {
@@ -199,7 +200,7 @@ impl Keeper {
         Ok(lost)
     }
 
-    /// Whether the table is to be listed. That costs about a microsecond an entry: not again while nothing has come of it.
+    /// Whether to list the table, at about a microsecond per entry: not again if the last time had no result.
     fn is_due(&mut self, entries: usize, max: usize) -> bool {
         if entries <= max / 2 {
             self.last = None;
@@ -208,7 +209,7 @@ impl Keeper {
         self.last.is_none_or(|(at, then)| entries >= then + max / 32 || at.elapsed() >= PAUSE)
     }
 
-    /// From now on, for a while, no new connections of these sources.
+    /// Blocks new connections of these sources for a while.
     fn quieten<'a>(&self, sources: impl Iterator<Item = &'a IpAddr>) -> Result<()> {
         let script = sources.fold(String::new(), |mut script, source| {
             let ip = nft_family(Family::of(source));

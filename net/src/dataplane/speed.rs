@@ -1,4 +1,4 @@
-//! How long Services take to load and to change: for the bench, on the real kernel, in a namespace of its own.
+//! Measures how long Services take to load and to change: for benchmarks, on the real kernel, in a new namespace.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -10,13 +10,13 @@ use podwright_journal::JournalWriter;
 use super::{Backends, Dataplane, Empty, NodeFacts, Protocol, Service, ServicePort};
 use crate::{Family, NodeNetns, Result, netlink};
 
-/// Times of one size.
+/// Times for one size.
 #[derive(Clone, Debug)]
 pub struct Speed {
     pub services: u32,
-    /// All Services of three endpoints each, into empty tables.
+    /// Loading all Services, with three endpoints each, into empty tables.
     pub load: Duration,
-    /// Each of the changes of one endpoint, sorted.
+    /// The duration of each change of one endpoint, sorted.
     pub changes: Vec<Duration>,
 }
 

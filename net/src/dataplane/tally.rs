@@ -1,4 +1,4 @@
-//! What each source has of a table with a bound, what all may have together, and what the greedy must lose.
+//! Counts per source in a bounded table, their common budget, and the excess.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,14 +8,13 @@ use super::conntrack::Worth;
 /// How many entries of each [`Worth`].
 pub type Tally = [usize; Worth::ALL.len()];
 
-/// How many entries all Pods may have together: half of the table; less where others have much of it, and never less than a
-/// quarter.
+/// How many entries all Pods may have together: half of the table; less if others have much of it, but at least a quarter.
 pub fn budget(others: usize, max: usize) -> usize {
     (max / 4 * 3).saturating_sub(others).clamp(max / 4, max / 2)
 }
 
-/// What each source must lose so that all together stay within the budget: nothing unless they exceed it. A part of the budget
-/// stays free then, so that not everything is listed again at once.
+/// What each source must lose so that the total stays within the budget: nothing unless it is exceeded. A part of the budget is
+/// freed, so that not everything is listed again at once.
 pub fn excess(sources: &BTreeMap<IpAddr, Tally>, budget: usize) -> BTreeMap<IpAddr, Tally> {
     let counts: Vec<usize> = sources.values().map(|tally| tally.iter().sum()).collect();
     if counts.iter().sum::<usize>() <= budget {
@@ -35,7 +34,7 @@ pub fn excess(sources: &BTreeMap<IpAddr, Tally>, budget: usize) -> BTreeMap<IpAd
     all.filter(|(_, tally)| tally.iter().any(|goes| *goes > 0)).collect()
 }
 
-/// The largest share for which all together stay within the budget (max-min fairness).
+/// The largest share for which the total stays within the budget (max-min fairness).
 fn share(mut counts: Vec<usize>, budget: usize) -> usize {
     counts.sort_unstable();
     let (mut left, mut sharing) = (budget, counts.len());
@@ -93,7 +92,7 @@ mod tests {
             let left: BTreeMap<_, usize> =
                 sources.iter().map(|(source, tally)| (*source, of(tally) - excess.get(source).map_or(0, of))).collect();
             prop_assert!(left.values().sum::<usize>() <= budget);
-            // Who loses something has no less than anybody who keeps all.
+            // A source that loses something keeps at least as much as any that keeps everything.
             let most_kept = left.iter().filter(|(source, _)| !excess.contains_key(source)).map(|(_, left)| *left).max().unwrap_or(0);
             prop_assert!(excess.keys().all(|source| left[source] >= most_kept));
         }

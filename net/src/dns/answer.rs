@@ -1,4 +1,4 @@
-//! Questions and answers on the wire.
+//! DNS wire format: questions and answers.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,13 +10,13 @@ use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
 use super::header::{self, Verdict};
 use super::records::{Answer, AnswerLimits, Data, Question, Table};
 
-/// Seconds that an answer may be kept.
+/// Seconds that an answer may be cached.
 pub const TTL: u32 = 5;
-/// The largest datagram we send or ask for: what fits every path without fragments (DNS flag day 2020).
+/// The largest datagram we send or request: fits every path without fragmentation (DNS flag day 2020).
 pub const MAX_DATAGRAM: u16 = 1232;
-/// What a client without EDNS can take.
+/// The limit of a client without EDNS.
 const PLAIN_DATAGRAM: u16 = 512;
-/// Of an answer about an alias' target so many records are taken: each may be dear to read.
+/// Maximum records taken from an answer about an alias' target: each may be expensive to read.
 const ALIASED: u16 = 256;
 /// In the third byte of a message.
 const TRUNCATED: u8 = 2;
@@ -24,32 +24,32 @@ const TRUNCATED: u8 = 2;
 /// Counts questions.
 static TURN: AtomicUsize = AtomicUsize::new(0);
 
-/// What to do about a question.
+/// How to handle a question.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Reply {
     /// Send this.
     Send(Vec<u8>),
-    /// Ask an upstream server, with the very question.
+    /// Forward the unchanged question to an upstream server.
     Forward,
-    /// Ask an upstream server for the alias' target and put both together.
+    /// Ask an upstream server for the alias' target and combine both.
     ForwardAlias(String),
 }
 
-/// What the table has for a question.
+/// The table's result for a question.
 pub struct Lookup {
     answer: Answer,
-    /// The table's.
+    /// The table's domain.
     domain: String,
 }
 
-/// How a message came.
+/// How a message arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     Udp,
     Tcp,
 }
 
-/// How many bytes the response to `request` may have.
+/// Maximum size of the response to `request`.
 pub fn limit(request: &Message, transport: Transport) -> usize {
     usize::from(match (transport, &request.edns) {
         (Transport::Tcp, _) => u16::MAX,
@@ -58,8 +58,8 @@ pub fn limit(request: &Message, transport: Transport) -> usize {
     })
 }
 
-/// How many records of a kind a message of so many bytes has room for, and one more: then it is marked as cut. The owner is a
-/// pointer of two bytes, its type and the like are ten; a name is one byte at least.
+/// How many records of a type fit into a message of this size, plus one: then it is marked as truncated. The owner is a pointer of
+/// two bytes, the fixed fields are ten; a name is at least one byte.
 fn room(limit: usize, question: Question) -> usize {
     let data = match question {
         Question::A => 4,
@@ -70,10 +70,10 @@ fn room(limit: usize, question: Question) -> usize {
     limit / (12 + data) + 1
 }
 
-/// Reads a question. What is none, or one that is answered without the table, is `Err` with the answer, if it gets any.
+/// Parses a question. For an invalid message, or a question answered without the table, `Err` with the answer, if any.
 ///
-/// Nothing but the header is read of a message that might be dear to read: a name of 255 bytes costs as much each time a pointer
-/// of two bytes repeats it.
+/// Only the header is read of a message that might be expensive: a name of 255 bytes costs as much each time a two-byte pointer
+/// repeats it.
 pub fn read(bytes: &[u8]) -> Result<Message, Option<Vec<u8>>> {
     match header::judge(bytes) {
         Verdict::Read => {}
@@ -95,7 +95,7 @@ pub fn read(bytes: &[u8]) -> Result<Message, Option<Vec<u8>>> {
     }
 }
 
-/// Looks a question that was [`read`] up, as far as its answer has room: all that is done with the table.
+/// Looks up a question that was [`read`], limited to what fits into its answer: the only use of the table.
 pub fn look_up(table: &Table, request: &Message, limit: usize) -> Lookup {
     let query = &request.queries[0];
     let name = query.name.to_lowercase().to_ascii();
@@ -105,7 +105,7 @@ pub fn look_up(table: &Table, request: &Message, limit: usize) -> Lookup {
     Lookup { answer: table.answer_in_part(name, question, part), domain: table.domain().to_owned() }
 }
 
-/// What to do about a question for which that was found.
+/// How to handle a question with this result.
 pub fn reply(request: &Message, found: Lookup, limit: usize) -> Reply {
     match found.answer {
         Answer::Foreign => Reply::Forward,
@@ -116,12 +116,12 @@ pub fn reply(request: &Message, found: Lookup, limit: usize) -> Reply {
     }
 }
 
-/// Whether a reply leaves some of the answer out.
+/// Whether a reply omits part of the answer.
 pub fn is_cut(reply: &Reply) -> bool {
     matches!(reply, Reply::Send(bytes) if bytes.get(2).is_some_and(|flags| flags & TRUNCATED != 0))
 }
 
-/// The response that says only `code`.
+/// A response with only `code`.
 pub fn respond(request: &Message, code: ResponseCode) -> Message {
     let mut response = Message::response(request.metadata.id, request.metadata.op_code);
     response.metadata.recursion_desired = request.metadata.recursion_desired;
@@ -163,7 +163,7 @@ fn answered(request: &Message, domain: &str, answer: Answer) -> Message {
     response
 }
 
-/// What an upstream server says about an alias' target, put behind the alias.
+/// Appends an upstream server's answer about an alias' target to the alias.
 pub fn aliased(request: &Message, target: &str, upstream: Option<&Message>) -> Message {
     let code = upstream.map_or(ResponseCode::ServFail, |m| m.metadata.response_code);
     let mut response = respond(request, code);
@@ -175,7 +175,7 @@ pub fn aliased(request: &Message, target: &str, upstream: Option<&Message>) -> M
     response
 }
 
-/// Reads the answers in an upstream server's message, no more than [`ALIASED`] of them, and nothing behind them.
+/// Reads the answers in an upstream server's message, at most [`ALIASED`] of them, and nothing after them.
 pub fn read_answers(bytes: &[u8]) -> Option<Message> {
     let mut bytes = bytes.to_vec();
     let is_cut = header::keep_answers(&mut bytes, ALIASED)?;
@@ -184,12 +184,12 @@ pub fn read_answers(bytes: &[u8]) -> Option<Message> {
     Some(message)
 }
 
-/// An upstream server's message as it came, unless it has more bytes than the client takes.
+/// An upstream server's message unchanged, unless it exceeds the client's limit.
 pub fn forwarded(request: &Message, response: Vec<u8>, limit: usize) -> Vec<u8> {
     if response.len() <= limit { response } else { encode(&emptied(request), limit) }
 }
 
-/// The answer to a question that says no more than that there is one, for who asks by a stream; `None`: it is none.
+/// A truncated answer without records, which makes the client retry by TCP; `None`: it is not a question.
 pub fn cut(question: &[u8]) -> Option<Vec<u8>> {
     read(question).ok().map(|request| encode(&emptied(&request), PLAIN_DATAGRAM.into()))
 }
@@ -208,7 +208,7 @@ pub fn alias_question(request: &Message, target: &str) -> Option<Message> {
     Some(question)
 }
 
-/// The bytes of a response; what is beyond `limit` is cut and marked so.
+/// Encodes a response; truncates it at `limit` and marks it so.
 pub fn encode(response: &Message, limit: usize) -> Vec<u8> {
     let bytes = response.to_vec().unwrap_or_default();
     if bytes.len() <= limit {
@@ -240,7 +240,7 @@ fn question(kind: RecordType) -> Question {
     }
 }
 
-/// Records for the wire. A record of the very name asked for repeats it in the client's own upper and lower case.
+/// Records for the wire. A record of the requested name repeats it in the client's own letter case.
 fn records(asked: &Query, domain: &str, data: Vec<(String, Data)>) -> Vec<Record> {
     let asked_name = asked.name.to_lowercase().to_ascii();
     let asked_name = asked_name.trim_end_matches('.');
@@ -275,12 +275,12 @@ fn name(text: &str) -> Option<Name> {
 mod tests {
     use super::*;
 
-    /// A name of 126 labels, with its final empty one.
+    /// A name of 126 labels, including the final empty one.
     fn long_name() -> Vec<u8> {
         [&b"\x01a".repeat(126)[..], &[0]].concat()
     }
 
-    /// An upstream server's message with so many records, each of whose names is a pointer to one long name.
+    /// An upstream server's message with this many records, whose names are pointers to one long name.
     fn dear(answers: u16, authorities: u16) -> Vec<u8> {
         let mut bytes = vec![0, 7, 0x81, 0x80, 0, 1];
         bytes.extend([answers, authorities, 0].map(u16::to_be_bytes).concat());

@@ -1,4 +1,4 @@
-//! Work that takes long: one piece at a time, and each source that waits has its turn, however many pieces it waits with.
+//! A fair lock for long work: one piece at a time, with sources taking turns, however many pieces each has waiting.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -6,25 +6,25 @@ use std::sync::{Arc, Mutex as Lock, MutexGuard, PoisonError};
 
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-/// Who is at work, and who waits.
+/// The current holder, and the waiters.
 #[derive(Default)]
 pub struct FairLock {
     work: Arc<Mutex<()>>,
-    /// A line for each source that has work: its first is the one that waits for the others.
+    /// A queue for each source with work: its first entry competes with other sources.
     lines: Lock<HashMap<IpAddr, Arc<Mutex<()>>>>,
 }
 
-/// The right to work, until it is dropped.
+/// The lock, held until dropped.
 pub struct Turn<'a> {
     lock: &'a FairLock,
     source: IpAddr,
-    /// Given up in this order: the next of the source may not come before the others that wait.
+    /// Released in this order: the source's next entry must not precede other waiting sources.
     _work: OwnedMutexGuard<()>,
     _line: OwnedMutexGuard<()>,
 }
 
 impl FairLock {
-    /// Waits for a turn of `source`. (The locks are fair: who comes first is first.)
+    /// Waits for a turn of `source`. (The locks are fair: first come, first served.)
     pub async fn take(&self, source: IpAddr) -> Turn<'_> {
         let source = source.to_canonical();
         let line = self.lines().entry(source).or_default().clone();
@@ -34,7 +34,7 @@ impl FairLock {
     }
 
     fn lines(&self) -> MutexGuard<'_, HashMap<IpAddr, Arc<Mutex<()>>>> {
-        // Each change is whole at once: what a panic left behind is sound.
+        // The state is consistent even after a panic: each change is atomic.
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -42,7 +42,7 @@ impl FairLock {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let mut lines = self.lock.lines();
-        // The map's own, and ours: nobody else waits in it. (Who has given up waiting is forgotten with the next.)
+        // The map's reference and ours: no one else waits. (A waiter that gave up is cleaned up with the next.)
         if lines.get(&self.source).is_some_and(|line| Arc::strong_count(line) <= 2) {
             lines.remove(&self.source);
         }
@@ -68,7 +68,7 @@ mod tests {
         let mut other = Box::pin(lock.take(source(2)));
         assert!(futures::poll!(&mut other).is_pending());
         drop(first);
-        // One of the greedy may have come first, and no more than that.
+        // At most one of the greedy may have come first.
         let one = futures::poll!(&mut greedy[0]);
         drop(one);
         assert!(futures::poll!(&mut other).is_ready(), "it does not wait for all of them");

@@ -1,4 +1,4 @@
-//! Names that are not the cluster's: asked of the machine's own name servers.
+//! Forwards names outside the cluster to the machine's own name servers.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -14,36 +14,36 @@ use super::answer::Transport;
 use super::header;
 use crate::NodeNetns;
 
-/// How long one server may take, and how often all of them are tried.
+/// Timeout per server, and number of rounds over all of them.
 const TIMEOUT: Duration = Duration::from_secs(2);
 const ROUNDS: usize = 2;
 
-/// Of a `resolv.conf` so many bytes are read.
+/// Maximum bytes read of a `resolv.conf`.
 const MOST: usize = 64 << 10;
-/// So many of its servers are asked, as the libc does: a question does not wait for more.
+/// Maximum number of its servers used, as in libc: bounds a question's waiting time.
 const SERVERS: usize = 3;
 
-/// Gives the first bytes of a file, so many at most.
+/// Reads at most this many first bytes of a file.
 pub type Read = fn(&Path, usize) -> io::Result<Vec<u8>>;
 
-/// The upstream servers: those of a `resolv.conf`, read again whenever it changes.
+/// The upstream servers: those of a `resolv.conf`, reread when it changes.
 pub struct Upstream {
-    /// Where the questions leave from: the process's own namespace, whatever the node's is.
+    /// The namespace from which questions are sent: the process's own, not the node's.
     netns: NodeNetns,
     path: PathBuf,
     read: Read,
-    /// Our own addresses: a question must not come round.
+    /// Our own addresses, to avoid loops.
     exclude: Vec<IpAddr>,
     known: Mutex<(Option<SystemTime>, Vec<SocketAddr>)>,
 }
 
 impl Upstream {
-    /// `read` waits for nobody: a container may have the file as a volume.
+    /// `read` must not block: a container may have the file as a volume.
     pub fn new(netns: NodeNetns, resolv_conf: &Path, read: Read, exclude: Vec<IpAddr>) -> Upstream {
         Upstream { netns, path: resolv_conf.to_owned(), read, exclude, known: Mutex::new((None, Vec::new())) }
     }
 
-    /// Asks the servers in turn; `None` when none of them answers. The response, as it came, carries the request's id.
+    /// Asks the servers in order; `None` if none answers. The response is unchanged, with the request's id.
     pub async fn ask(&self, request: &Message, transport: Transport) -> Option<Vec<u8>> {
         let servers = self.servers();
         for _ in 0..ROUNDS {
@@ -69,7 +69,7 @@ impl Upstream {
             match (self.read)(&self.path, MOST) {
                 Ok(bytes) => *known = (changed, nameservers(&String::from_utf8_lossy(&bytes), &self.exclude)),
                 Err(e) if e.kind() == io::ErrorKind::NotFound => *known = (changed, Vec::new()),
-                // Somebody keeps it from being read: what it said last holds.
+                // It is temporarily unreadable: keeps the previous servers.
                 Err(_) => {}
             }
         }
@@ -89,7 +89,7 @@ fn nameservers(text: &str, exclude: &[IpAddr]) -> Vec<SocketAddr> {
 }
 
 async fn over_udp(netns: &NodeNetns, server: SocketAddr, request: &Message) -> io::Result<Vec<u8>> {
-    // A socket of its own per question: the kernel's random port guards against forged answers, with the random id.
+    // A new socket per question: the kernel's random port, together with the random id, protects against forged answers.
     let socket = netns.udp_connect(server).await.map_err(io::Error::other)?;
     let sent = renumbered(request)?;
     socket.send(&sent).await?;
@@ -112,7 +112,7 @@ async fn over_tcp(netns: &NodeNetns, server: SocketAddr, request: &Message) -> i
     header::accept(&sent, request.metadata.id, answer).ok_or_else(|| io::Error::other("an answer to another question"))
 }
 
-/// The bytes of the same question under an id that nobody can guess.
+/// The same question with an unpredictable id.
 fn renumbered(request: &Message) -> io::Result<Vec<u8>> {
     let mut sent = request.clone();
     sent.metadata.id = Message::query().metadata.id;

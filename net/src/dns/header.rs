@@ -1,34 +1,34 @@
-//! The head of a message: what its twelve bytes say about the cost of reading the rest, and whether an answer is to our question.
+//! Message headers: estimates the cost of reading a message, and matches answers to questions.
 
 use hickory_proto::op::ResponseCode;
 
-/// So many bytes have a question for everything that we do: a name of 255, options, a signature.
+/// Maximum size of a supported question: a name of 255, options, a signature.
 pub const MAX_QUESTION: usize = 1232;
 
 const LENGTH: usize = 12;
-/// In the third byte: a response; what is to be done (four bits; nothing but 0, a query, is done here); recursion is wanted.
+/// In the third byte: response; opcode (four bits; only 0, a query, is supported); recursion desired.
 const RESPONSE: u8 = 0x80;
 const OP_CODE: u8 = 0x78;
 const RECURSION_DESIRED: u8 = 1;
 /// In the fourth byte.
 const RECURSION_AVAILABLE: u8 = 0x80;
 
-/// What becomes of a message that a client has sent.
+/// How to handle a client's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is read: it has one question and hardly more.
+    /// Read it: it has one question and little else.
     Read,
-    /// It gets this from its header alone.
+    /// Answer with this code, from its header alone.
     Refuse(ResponseCode),
-    /// It is no question.
+    /// It is not a question.
     Ignore,
 }
 
-/// The most records that a question has: none in answer (and exactly one question), one in authority (the state that a client of
-/// IXFR has), two further ones (EDNS and a signature).
+/// Maximum records in a question besides the one question: none in answer, one in authority (the client's state for IXFR), two
+/// additional ones (EDNS and a signature).
 const MOST: [u16; 3] = [0, 1, 2];
 
-/// Looks at nothing but the header and the length.
+/// Only checks the header and the length.
 pub fn judge(bytes: &[u8]) -> Verdict {
     let Some(header) = bytes.first_chunk::<LENGTH>() else { return Verdict::Ignore };
     if header[2] & RESPONSE != 0 {
@@ -45,7 +45,7 @@ pub fn judge(bytes: &[u8]) -> Verdict {
     }
 }
 
-/// A response to a message that [`judge`] does not ignore: its header, without the question.
+/// A response to a message that [`judge`] does not ignore: only the header.
 pub fn refusal(bytes: &[u8], code: ResponseCode) -> Vec<u8> {
     let flags = RESPONSE | bytes[2] & (OP_CODE | RECURSION_DESIRED);
     let mut header = vec![bytes[0], bytes[1], flags, RECURSION_AVAILABLE | code.low()];
@@ -53,12 +53,12 @@ pub fn refusal(bytes: &[u8], code: ResponseCode) -> Vec<u8> {
     header
 }
 
-/// The response, if it answers the question that was sent, under the id `id` and in the letters of the question. What it says is
-/// not read: that may be dear, and is the client's to judge.
+/// Returns the response if it answers the question that was sent under the id `id`, with the question's letter case. Its contents
+/// are not read: that may be expensive, and is up to the client.
 pub fn accept(sent: &[u8], id: u16, mut bytes: Vec<u8>) -> Option<Vec<u8>> {
     let end = question_end(sent)?;
     let (question, answer) = (&sent[LENGTH..end], bytes.get(LENGTH..end)?);
-    // A name's letters may come in either case; lengths of labels are below all letters. Type and class are four bytes.
+    // Letters may differ in case; label lengths are below all letters. Type and class are four bytes.
     let name = question.len() - 4;
     let same = bytes[..2] == sent[..2]
         && bytes[2] & RESPONSE != 0
@@ -70,7 +70,7 @@ pub fn accept(sent: &[u8], id: u16, mut bytes: Vec<u8>) -> Option<Vec<u8>> {
     same.then_some(bytes)
 }
 
-/// Leaves no records in a message but its answers, and no more than `most` of these; says whether some are missing.
+/// Keeps only a message's answers, at most `most` of them; returns whether some were dropped.
 pub fn keep_answers(bytes: &mut [u8], most: u16) -> Option<bool> {
     let header = bytes.first_chunk_mut::<LENGTH>()?;
     let answers = number(header, 6);
@@ -79,7 +79,7 @@ pub fn keep_answers(bytes: &mut [u8], most: u16) -> Option<bool> {
     Some(answers > most)
 }
 
-/// Where the first question ends, whose name is written out (ours are).
+/// The end of the first question, whose name is uncompressed (ours are).
 fn question_end(bytes: &[u8]) -> Option<usize> {
     let mut at = LENGTH;
     loop {

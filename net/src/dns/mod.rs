@@ -1,8 +1,8 @@
 //! The cluster's DNS: served on the node for its own Pods, everything else forwarded.
 //!
-//! `records` says what the names are, [`answer`] speaks the wire format, `header` says what of a message is read at all, `forward`
-//! asks upstream servers, `slots` shares what is bounded among clients, `pace` holds them to a pace, `fair_lock` lets them have
-//! what takes long one after the other, `senders` sends each link its answers, `server` owns the sockets that questions come to.
+//! `records` holds the names, [`answer`] implements the wire format, `header` checks messages before they are read, `forward` asks
+//! upstream servers, `slots` shares bounded resources among clients, `pace` limits their rates, `fair_lock` serializes long work
+//! fairly, `senders` sends answers by link, `server` owns the sockets for questions.
 
 pub mod answer;
 mod fair_lock;

@@ -1,31 +1,31 @@
-//! How fast each source may ask by streams: who is faster waits, and TCP lets it know.
+//! Rate limits for each source's questions by TCP: faster sources wait, with TCP backpressure.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Above so many sources those that have paid are forgotten.
+/// Above this many sources, those without debt are dropped.
 const REMEMBERED: usize = 1024;
 
-/// The pace of each source.
+/// The rate limit of each source.
 pub struct Pace {
-    /// Between two questions.
+    /// The interval between two questions.
     gap: Duration,
-    /// The length of the pace that a source may be ahead of.
+    /// The burst, as a duration.
     ahead: Duration,
-    /// When all that a source has asked is paid for.
+    /// When each source's questions will be within the rate.
     paid: Mutex<HashMap<IpAddr, Instant>>,
 }
 
 impl Pace {
-    /// So many each second, and as many at once.
+    /// This many per second, and as many in a burst.
     pub fn new(each_second: u32) -> Pace {
         let second = Duration::from_secs(1);
         Pace { gap: second / each_second, ahead: second, paid: Mutex::default() }
     }
 
-    /// How long the next question of `source` waits, which comes now.
+    /// How long the next question of `source`, arriving now, must wait.
     pub fn wait(&self, source: IpAddr, now: Instant) -> Duration {
         let mut paid = self.paid();
         let at = paid_until(&mut paid, source, now);
@@ -33,7 +33,7 @@ impl Pace {
         at.duration_since(now).saturating_sub(self.ahead)
     }
 
-    /// Whether `source` may ask another question now, for which it pays then.
+    /// Whether `source` may ask another question now; if so, it is charged.
     pub fn may(&self, source: IpAddr, now: Instant) -> bool {
         let mut paid = self.paid();
         let at = paid_until(&mut paid, source, now);
@@ -46,12 +46,12 @@ impl Pace {
     }
 
     fn paid(&self) -> MutexGuard<'_, HashMap<IpAddr, Instant>> {
-        // Each change is whole at once: what a panic left behind is sound.
+        // The state is consistent even after a panic: each change is atomic.
         self.paid.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// When all that `source` has asked is paid for.
+/// When the questions of `source` will be within the rate.
 fn paid_until(paid: &mut HashMap<IpAddr, Instant>, source: IpAddr, now: Instant) -> &mut Instant {
     if paid.len() >= REMEMBERED {
         paid.retain(|_, at| *at > now);

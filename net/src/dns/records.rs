@@ -1,7 +1,7 @@
-//! The cluster's names and how a question is answered from them. Pure.
+//! The cluster's names and how questions are answered from them. Pure.
 //!
-//! What the names are is said by <https://github.com/kubernetes/dns/blob/master/docs/specification.md>; who has which is
-//! decided by the caller: an owner (a Service) brings its names and may replace or withdraw them.
+//! The names are specified by <https://github.com/kubernetes/dns/blob/master/docs/specification.md>; the caller assigns them: an
+//! owner (a Service) provides its names and may replace or withdraw them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -9,14 +9,14 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-/// What one owner says about one name. Names are lower case, fully qualified, without the final dot.
+/// One owner's records of a name. Names are lower case, fully qualified, without the final dot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
     pub addresses: Vec<IpAddr>,
-    /// The name is another name's alias; everything else is ignored then.
+    /// The name is an alias; everything else is then ignored.
     pub cname: Option<String>,
     pub services: Vec<Srv>,
-    /// What a reverse name points to.
+    /// The targets of a reverse name.
     pub pointers: Vec<String>,
 }
 
@@ -32,7 +32,7 @@ pub struct Srv {
 /// The names of one owner.
 pub type Names = BTreeMap<String, Entry>;
 
-/// What a name server is asked for, as far as we have it.
+/// The supported record types of a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Question {
     A,
@@ -56,32 +56,32 @@ pub enum Data {
     Ns(String),
 }
 
-/// A record with the name it belongs to.
+/// A record and the name it belongs to.
 pub type Record = (String, Data);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Not a name of this cluster: ask elsewhere.
+    /// Not a name of this cluster: forward.
     Foreign,
-    /// The name's own records, and further ones that spare the next question.
+    /// The name's own records, and additional ones that save the next question.
     Found {
         answers: Vec<(String, Data)>,
         additionals: Vec<(String, Data)>,
     },
-    /// An alias to a name that is not of this cluster.
+    /// An alias to a name outside this cluster.
     Alias(String),
-    /// The name is there, but has nothing of this type.
+    /// The name exists, but has no records of this type.
     NoData,
     NoSuchName,
 }
 
-/// How much of an answer is wanted: whoever may write Services makes names with any number of records, and what does not fit into
-/// the message need not be looked at.
+/// Limits of an answer: users who can write Services create names with any number of records, and what does not fit into the
+/// message need not be looked up.
 #[derive(Clone, Copy, Debug)]
 pub struct AnswerLimits {
-    /// So many records, the further ones among them.
+    /// Maximum number of records, including additional ones.
     pub most: usize,
-    /// Addresses begin at another one each time this is another: clients that take the first are spread.
+    /// Rotates the addresses' order: spreads clients that use the first.
     pub turn: usize,
 }
 
@@ -94,24 +94,24 @@ impl AnswerLimits {
 pub struct Table {
     /// `cluster.local`.
     domain: String,
-    /// Addresses whose reverse names are answered here and nowhere else.
+    /// Addresses whose reverse names are answered only here.
     reverse: Vec<IpNet>,
-    /// The addresses that serve this table: those of `ns.dns.<domain>`.
+    /// The addresses that serve this table, for `ns.dns.<domain>`.
     servers: Vec<IpAddr>,
-    /// Who says something of a name: of the reverse name of a Pod, as many as there are Services that select it.
+    /// The entries of a name by owner: the reverse name of a Pod has one for each Service that selects it.
     names: HashMap<String, BTreeMap<Arc<str>, Arc<Names>>>,
     owners: HashMap<Arc<str>, Arc<Names>>,
-    /// Names without records above names with them, and how many those are.
+    /// Names without records above names with them, and the number of those.
     inner: HashMap<String, usize>,
 }
 
-/// How many aliases are followed inside the cluster.
+/// Maximum number of aliases followed inside the cluster.
 const ALIASES: usize = 8;
 
 impl Table {
     pub fn new(domain: &str, reverse: Vec<IpNet>, servers: Vec<IpAddr>) -> Table {
         let mut table = Table { domain: domain.to_owned(), reverse, servers, ..Table::default() };
-        // These two exist in every cluster, with or without Services and Pods.
+        // These two exist in every cluster, even without Services and Pods.
         for name in ["svc", "pod"] {
             table.inner.insert(format!("{name}.{domain}"), 1);
         }
@@ -122,7 +122,7 @@ impl Table {
         &self.domain
     }
 
-    /// Replaces the names of an owner; no names withdraws it.
+    /// Replaces the names of an owner; an empty set withdraws it.
     pub fn set(&mut self, owner: &str, names: impl Into<Arc<Names>>) {
         let (owner, names): (Arc<str>, Arc<Names>) = (owner.into(), names.into());
         for name in self.owners.remove(&owner).unwrap_or_default().keys() {
@@ -157,18 +157,18 @@ impl Table {
         }
     }
 
-    /// What is said about a name.
+    /// All entries of a name.
     fn entries<'t>(&'t self, name: &str) -> impl Iterator<Item = &'t Entry> + Clone {
         let owners = self.names.get(name).into_iter().flat_map(BTreeMap::values);
         owners.filter_map(move |names| names.get(name))
     }
 
-    /// The name that a name stands for.
+    /// The target of an alias.
     fn alias(&self, name: &str) -> Option<&String> {
         self.entries(name).find_map(|entry| entry.cname.as_ref())
     }
 
-    /// The names above `name`, up to the domain.
+    /// The parents of `name`, up to the domain.
     fn above(&self, name: &str) -> Vec<String> {
         let mut names = Vec::new();
         let mut rest = name;
@@ -182,12 +182,12 @@ impl Table {
         names
     }
 
-    /// Answers a question for `name`, which is in lower case and without the final dot.
+    /// Answers a question for `name`, in lower case and without the final dot.
     pub fn answer(&self, name: &str, question: Question) -> Answer {
         self.answer_in_part(name, question, AnswerLimits::ALL)
     }
 
-    /// The same with no more records than are wanted.
+    /// The same with limits.
     pub fn answer_in_part(&self, name: &str, question: Question, part: AnswerLimits) -> Answer {
         let below =
             name.strip_suffix(&self.domain).and_then(|n| if n.is_empty() { Some("") } else { n.strip_suffix('.') });
@@ -220,7 +220,7 @@ impl Table {
         found(answers.collect(), Vec::new())
     }
 
-    /// A name below the domain, aliases followed.
+    /// A name below the domain, following aliases.
     fn own(&self, name: &str, question: Question, part: AnswerLimits) -> Answer {
         let mut name = name.to_owned();
         let mut answers = Vec::new();
@@ -268,7 +268,7 @@ impl Table {
             Question::Srv => {
                 let services = entries.flat_map(|entry| &entry.services).take(part.most);
                 let answers: Vec<Record> = services.clone().map(|srv| own(Data::Srv(srv.clone()))).collect();
-                // Many may stand at one name: each is looked up once.
+                // Many may have the same name: each is looked up once.
                 let mut seen = HashSet::new();
                 let targets = services.map(|srv| &srv.target).filter(|target| seen.insert(*target));
                 let addresses = targets.flat_map(|target| {
@@ -288,7 +288,7 @@ impl Table {
         (answers, additionals)
     }
 
-    /// A reverse name: known ones are answered, unknown ones of our ranges do not exist.
+    /// A reverse name: known ones are answered, unknown ones in our ranges do not exist.
     fn reverse(&self, name: &str, question: Question, part: AnswerLimits) -> Answer {
         if self.names.contains_key(name) {
             let (answers, additionals) = self.records(name, question, part);

@@ -1,12 +1,12 @@
-//! Who sends answers by datagrams: sockets for each link that questions come by, so that nobody keeps others' answers back.
+//! Sends answers by UDP: with separate sockets for each link that questions arrive on, so that no client can block others' answers.
 //!
-//! A datagram counts for the socket that has sent it until somebody has taken or dropped it, and a socket that has too many of them
-//! sends no more. Whoever administers a Pod's network may keep what comes there for ever, in a queue that is never emptied. The link
-//! is the Pod's alone, and so is the socket that is full then.
+//! A datagram is charged to its sending socket until it is received or dropped, and a socket with too many of them cannot send. A
+//! process that administers a Pod's network may keep datagrams forever, in a queue that is never emptied. The link belongs to that
+//! Pod alone, as does the socket that fills up.
 //!
-//! A second socket on the port would need SO_REUSEPORT, and any program of root's in the node's network could have one as well. So
-//! answers go out as whole packets, by sockets that are on no port. Who may not have such a socket (CAP_NET_RAW) answers by the one on
-//! the port, and says at its start what that costs.
+//! A second socket on the port would need SO_REUSEPORT, which any root program in the node's network could use as well. So answers
+//! are sent as raw packets, through sockets without a port. Without permission for such a socket (CAP_NET_RAW) the one on the port
+//! is used, and a warning about the consequences is logged at startup.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
@@ -21,24 +21,24 @@ use tokio::net::UdpSocket;
 use crate::netlink;
 use crate::{NodeNetns, Result};
 
-/// So many sockets are open at a time, for more links than a node has Pods. Of more the one is closed that was silent for the longest.
+/// Maximum open sockets, for more links than a node has Pods. Beyond it the least recently used one is closed.
 const MOST: usize = 1024;
-/// The clients of one link have so many sockets together, each client one. A Pod's link has one client; behind another link are many,
-/// and one of them may say that it is a Pod.
+/// Number of sockets shared by the clients of one link, one per client. A Pod's link has one client; another link has many, and one
+/// of them may claim to be a Pod.
 const OF_LINK: u64 = 16;
 const PROTOCOL: u8 = 17;
 const HOPS: u8 = 64;
-/// Of a datagram's own header.
+/// The size of a UDP header.
 const HEADER: usize = 8;
 
-/// The sockets of one address of the DNS.
+/// The sockets of one DNS address.
 pub struct Senders {
     netns: NodeNetns,
     from: SocketAddr,
-    /// By the links' indexes and their clients' parts, each with the number of its last use.
+    /// By link index and client hash, each with the number of its last use.
     open: HashMap<(u32, u64), (Arc<Sender>, u64)>,
     uses: u64,
-    /// Who sends to all, where no others may be had.
+    /// The only socket, if no others can be opened.
     only: Option<Arc<Sender>>,
 }
 
@@ -49,14 +49,14 @@ pub struct Sender {
 }
 
 enum Socket {
-    /// Takes whole packets.
+    /// Accepts raw packets.
     Packets(OwnedFd),
-    /// Is the one on the port.
+    /// The one on the port.
     Datagrams(Arc<UdpSocket>),
 }
 
 impl Senders {
-    /// `on_port` is the socket to which questions come. Errors: there is nothing to send answers by.
+    /// `on_port` is the socket for questions. Fails if no socket can send answers.
     pub async fn open(netns: NodeNetns, on_port: &Arc<UdpSocket>, from: SocketAddr) -> Result<Senders> {
         let mut senders = Senders { netns, from, open: HashMap::new(), uses: 0, only: None };
         match senders.socket().await {
@@ -80,13 +80,13 @@ impl Senders {
         self.netns.run(move || netlink::packet_socket(address)).await?
     }
 
-    /// Who sends the answers of a client that has come by this link.
+    /// The socket for the answers of a client on this link.
     pub async fn of(&mut self, link: u32, client: IpAddr) -> Result<Arc<Sender>> {
         if let Some(only) = &self.only {
             return Ok(only.clone());
         }
         self.uses += 1;
-        // By a hash that nobody knows beforehand.
+        // By an unpredictable hash.
         let key = (link, self.open.hasher().hash_one(client) % OF_LINK);
         if let Some((sender, used)) = self.open.get_mut(&key) {
             *used = self.uses;
@@ -105,8 +105,8 @@ impl Senders {
 }
 
 impl Sender {
-    /// Sends an answer, or nothing where the client has kept too many: whoever asks by datagrams asks again. Whether it is not too
-    /// long for the link: the kernel cuts no whole packet into fragments.
+    /// Sends an answer, or nothing if the client's socket is full: UDP clients retry. Returns whether it fits the link: the kernel
+    /// does not fragment raw packets.
     pub fn send(&self, answer: &[u8], client: SocketAddr) -> bool {
         let send = |socket: &dyn AsRawFd, bytes: &[u8], to: SocketAddr| {
             sendto(socket.as_raw_fd(), bytes, &SockaddrStorage::from(to), MsgFlags::MSG_DONTWAIT)
@@ -114,7 +114,7 @@ impl Sender {
         let sent = match &self.socket {
             Socket::Packets(socket) => {
                 let Some(packet) = packet(self.from, client, answer) else { return true };
-                // The packet says for which port it is.
+                // The packet contains the port.
                 let mut to = client;
                 to.set_port(0);
                 send(socket, &packet, to)
@@ -125,8 +125,8 @@ impl Sender {
     }
 }
 
-/// A datagram with its headers; `None` for what is too long for one, and between families. The kernel fills in the rest of IPv4's:
-/// its number and checksum.
+/// A datagram with its headers; `None` if it is too long, or the families differ. The kernel fills in the rest of IPv4's: its id
+/// and checksum.
 fn packet(from: SocketAddr, to: SocketAddr, data: &[u8]) -> Option<Vec<u8>> {
     let length = u16::try_from(HEADER + data.len()).ok()?;
     let mut packet = Vec::with_capacity(40 + usize::from(length));
@@ -152,7 +152,7 @@ fn packet(from: SocketAddr, to: SocketAddr, data: &[u8]) -> Option<Vec<u8>> {
     }
     packet.extend(data);
     let sum = folded(&addresses) + u32::from(PROTOCOL) + u32::from(length) + folded(&packet[start..]);
-    // 0 says that there is none.
+    // 0 means no checksum.
     let checksum = match !(folded(&sum.to_be_bytes()) as u16) {
         0 => u16::MAX,
         checksum => checksum,
@@ -161,7 +161,7 @@ fn packet(from: SocketAddr, to: SocketAddr, data: &[u8]) -> Option<Vec<u8>> {
     Some(packet)
 }
 
-/// The sum of the 16-bit words with what is carried over added to it, which is below 2^16.
+/// The sum of the 16-bit words with carries added, below 2^16.
 fn folded(bytes: &[u8]) -> u32 {
     let word = |pair: &[u8]| (u32::from(pair[0]) << 8) + u32::from(pair.get(1).copied().unwrap_or(0));
     bytes.chunks(2).map(word).fold(0, |sum, word| {
@@ -197,7 +197,7 @@ mod tests {
     fn a_checksum_is_never_none() {
         let (from, to) = (at("10.96.0.10:53"), at("10.244.1.2:40000"));
         let sum = |data: &[u8]| u16::from_be_bytes(packet(from, to, data).unwrap()[26..28].try_into().unwrap());
-        // What is added to the sum of nothing comes to ffff.
+        // Adding this yields ffff.
         let rest = sum(&[0, 0]);
         assert_eq!(sum(&rest.to_be_bytes()), u16::MAX);
         assert!(packet(from, to, &[0; 65_508]).is_none());

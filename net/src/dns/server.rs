@@ -1,4 +1,4 @@
-//! The sockets: datagrams and streams on the cluster's DNS addresses, inside the node's namespace.
+//! The server's sockets: UDP and TCP on the cluster's DNS addresses, inside the node's namespace.
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -23,17 +23,17 @@ use super::senders::{Sender, Senders};
 use super::slots::{Slot, Slots};
 use crate::{Error, NodeNetns, Result};
 
-/// How many questions of all clients together may wait for upstream servers; who has no place for one gets SERVFAIL at once.
+/// Maximum questions of all clients waiting for upstream servers; without a place the answer is SERVFAIL.
 const FORWARDING: usize = 512;
-/// How many streams of all clients together may be open; one without a place is closed. A node has fewer Pods (110) than places.
+/// Maximum open streams of all clients; without a place a stream is closed. A node has fewer Pods (110) than places.
 const STREAMS: usize = 256;
-/// How many questions a second each client may ask by streams; by datagrams as many (`dataplane::base::QUESTIONS`).
+/// Questions per second that each client may ask by TCP; by UDP as many (`dataplane::base::QUESTIONS`).
 const QUESTIONS: u32 = 4096;
-/// After a listener could not be made again.
+/// Delay after a listener could not be recreated.
 const AGAIN: Duration = Duration::from_secs(1);
-/// The longest piece that datagrams come in. Each of them is judged by its own length.
+/// The maximum size of a piece with several datagrams. Each datagram is checked separately.
 const MAX_PIECE: usize = u16::MAX as usize;
-/// How long a stream may be silent.
+/// The idle timeout of a stream.
 const IDLE: Duration = Duration::from_secs(10);
 
 /// A running DNS server. It ends when dropped.
@@ -47,16 +47,15 @@ struct Shared {
     upstream: Upstream,
     forwarding: Arc<Slots>,
     streams: Arc<Slots>,
-    /// Of questions by streams, and of those behind the first one of what came in one piece; the node's tables hold the pieces to
-    /// theirs.
+    /// The rate of questions by TCP, and of those after the first in one piece; the node's tables limit the rate of pieces.
     pace: Pace,
-    /// Of answers that are longer than a datagram's: thousands of records take milliseconds.
+    /// For answers longer than a datagram: thousands of records take milliseconds.
     long: FairLock,
 }
 
 impl DnsServer {
-    /// Serves `table` on port 53 of `addresses` (which the node has locally), other names by asking `upstream`. Must be
-    /// called inside a tokio runtime.
+    /// Serves `table` on port 53 of `addresses` (which are local to the node), and other names through `upstream`. Must be called
+    /// inside a tokio runtime. Fails if a socket cannot be opened.
     pub async fn start(netns: &NodeNetns, addresses: &[IpAddr], table: Table, upstream: Upstream) -> Result<DnsServer> {
         let shared = Arc::new(Shared {
             table: RwLock::new(table),
@@ -80,7 +79,7 @@ impl DnsServer {
         Ok(DnsServer { shared, _tasks: tasks })
     }
 
-    /// Replaces the names of some owners, in one step for whoever asks; no names withdraws an owner.
+    /// Replaces the names of some owners, atomically for clients; an empty set withdraws an owner.
     pub fn set(&self, changes: impl IntoIterator<Item = (String, Arc<Names>)>) {
         let mut table = self.shared.table.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         for (owner, names) in changes {
@@ -99,7 +98,7 @@ impl Shared {
         self.table.read().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// What is known of the answer to a datagram at once.
+    /// The immediate answer to a datagram, if possible.
     fn reply(&self, bytes: &[u8], client: IpAddr) -> Step {
         let request = match answer::read(bytes) {
             Ok(request) => request,
@@ -109,8 +108,7 @@ impl Shared {
         self.step(request, reply, client, Transport::Udp)
     }
 
-    /// The same for a question that came by a stream. An answer that is longer than a datagram's takes its turn, as it takes its
-    /// time.
+    /// The same for a question by TCP. An answer longer than a datagram waits for its turn, as it takes time.
     async fn reply_to_stream(&self, bytes: &[u8], client: IpAddr) -> Step {
         let request = match answer::read(bytes) {
             Ok(request) => request,
@@ -124,7 +122,7 @@ impl Shared {
         self.step(request, reply, client, Transport::Tcp)
     }
 
-    /// Who wants to write the table waits for a look into it, and keeps all others waiting: nothing else is done meanwhile.
+    /// A writer of the table waits for readers, and blocks later ones: so only this is done while holding the lock.
     fn answer(&self, request: &Message, limit: usize) -> Reply {
         let found = answer::look_up(&self.table(), request, limit);
         answer::reply(request, found, limit)
@@ -142,7 +140,7 @@ impl Shared {
         }
     }
 
-    /// The response to what has to be asked upstream.
+    /// The response to a question for upstream servers.
     async fn forward(&self, waiting: Waiting) -> Vec<u8> {
         let Waiting { request, target, client, transport, slot } = waiting;
         let limit = answer::limit(&request, transport);
@@ -154,7 +152,7 @@ impl Shared {
                 },
                 Some(target) => {
                     let upstream = self.ask_alias(&request, target, transport).await;
-                    // As long answers from the table.
+                    // Long answers take turns, as those from the table.
                     let _turn = match upstream.as_ref().is_some_and(|bytes| bytes.len() > MAX_DATAGRAM.into()) {
                         true => Some(self.long.take(client).await),
                         false => None,
@@ -172,17 +170,17 @@ impl Shared {
     }
 }
 
-/// How far a question has come.
+/// The state of a question.
 enum Step {
-    /// The answer, if there is to be one.
+    /// The answer, if any.
     Done(Option<Vec<u8>>),
     Forward(Box<Waiting>),
 }
 
-/// A question for upstream servers, and the place that its client has for it.
+/// A question for upstream servers, and its client's place.
 struct Waiting {
     request: Message,
-    /// What the name that was asked for is an alias of.
+    /// The target of the requested alias.
     target: Option<String>,
     client: IpAddr,
     transport: Transport,
@@ -193,14 +191,14 @@ fn failure(request: &Message, transport: Transport) -> Vec<u8> {
     answer::encode(&answer::respond(request, ResponseCode::ServFail), answer::limit(request, transport))
 }
 
-/// Has the kernel hand over in one piece what came in one piece. Whoever sends may have a packet be cut into many datagrams
-/// (UDP_SEGMENT), more than a hundred of a few bytes each; it is the packets that the node's tables count. Else the kernel cuts it
-/// here, and one packet takes the room and the time of a hundred.
+/// Receives datagrams that were sent in one piece (UDP_SEGMENT) in one piece: one packet may be split into more than a hundred
+/// datagrams of a few bytes, but the node's tables count packets. Otherwise the kernel would split it here, and one packet would
+/// use the memory and time of a hundred.
 fn whole_pieces(socket: &UdpSocket) -> io::Result<()> {
     Ok(setsockopt(socket, sockopt::UdpGroSegment, &true)?)
 }
 
-/// Has the kernel say by which link a question has come.
+/// Makes the kernel report the link on which a question arrived.
 fn with_links(socket: &UdpSocket, address: SocketAddr) -> io::Result<()> {
     match address {
         SocketAddr::V4(_) => setsockopt(socket, sockopt::Ipv4PacketInfo, &true)?,
@@ -209,13 +207,13 @@ fn with_links(socket: &UdpSocket, address: SocketAddr) -> io::Result<()> {
     Ok(())
 }
 
-/// What came.
+/// A received piece.
 struct Came {
     length: usize,
     client: SocketAddr,
     /// The link's index.
     link: u32,
-    /// How long each datagram in it is.
+    /// The size of each datagram in it.
     size: usize,
 }
 
@@ -245,8 +243,8 @@ fn socket_address(address: &SockaddrStorage) -> Option<SocketAddr> {
     v4.or_else(|| address.as_sockaddr_in6().map(|v6| SocketAddrV6::from(*v6).into()))
 }
 
-/// What is answered from the table is answered on the spot; what is forwarded waits in a task of its own. Nobody waits for who has no
-/// room for an answer.
+/// Answers from the table are sent at once; forwarded questions wait in their own tasks. A client without buffer space delays no
+/// one.
 async fn datagrams(socket: Arc<UdpSocket>, mut senders: Senders, shared: Arc<Shared>) {
     let mut buffer = vec![0; MAX_PIECE];
     let mut forwarded = JoinSet::new();
@@ -256,7 +254,7 @@ async fn datagrams(socket: Arc<UdpSocket>, mut senders: Senders, shared: Arc<Sha
             tokio::time::sleep(Duration::from_millis(10)).await;
             continue;
         };
-        // Out of descriptors, most likely: the client asks again.
+        // Probably out of descriptors: the client will retry.
         let Ok(sender) = senders.of(link, client.ip()).await else { continue };
         for (number, question) in buffer[..length].chunks(size).enumerate() {
             if number > 0 && !shared.pace.may(client.ip(), Instant::now()) {
@@ -274,7 +272,7 @@ async fn datagrams(socket: Arc<UdpSocket>, mut senders: Senders, shared: Arc<Sha
     }
 }
 
-/// Sends an answer; where it is too long for the client's link, one that has the client ask by a stream.
+/// Sends an answer; if it is too long for the client's link, a truncated one that makes the client retry by TCP.
 fn send(sender: &Sender, question: &[u8], answer: &[u8], client: SocketAddr) {
     if !sender.send(answer, client)
         && let Some(cut) = answer::cut(question)
@@ -293,7 +291,7 @@ async fn streams(mut listener: TcpListener, netns: NodeNetns, address: SocketAdd
                 let conversation = conversation(stream, client.ip(), shared.clone());
                 open.spawn(async move { drop(slot.keep(conversation).await) });
             }
-            // Somebody has ended it (`ss --kill`): no longer a listener, it never accepts again.
+            // The socket was shut down (`ss --kill`): it no longer listens, and will never accept again.
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => match netns.tcp_listen(address).await {
                 Ok(another) => listener = another,
                 Err(error) => {
@@ -301,14 +299,14 @@ async fn streams(mut listener: TcpListener, netns: NodeNetns, address: SocketAdd
                     tokio::time::sleep(AGAIN).await;
                 }
             },
-            // Out of descriptors, most likely: let others end first.
+            // Probably out of descriptors: let others end first.
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
         }
     }
 }
 
-/// Questions on one stream, each with its length before it, until the client is silent for too long or sends what is too long for
-/// a question: the rest of that is not even taken.
+/// Questions on one stream, each with a length prefix, until the client is idle for too long or sends an oversized one, which is
+/// not even read.
 async fn conversation(mut stream: TcpStream, client: IpAddr, shared: Arc<Shared>) -> std::io::Result<()> {
     loop {
         let length = usize::from(timeout(IDLE, stream.read_u16()).await??);

@@ -1,7 +1,7 @@
-//! A bounded number of places (streams, waiting questions) that sources share: nobody keeps others out by holding them all.
+//! A bounded number of places (streams, waiting questions) shared by sources, so that none can exclude others.
 //!
-//! As long as places are free everybody gets one. After that a source takes one from whoever holds the most, if that one has at
-//! least two more; so each source that wants places comes to its equal part of them, however many the others want.
+//! Free places are given to anyone. Otherwise a source takes one from the largest holder, if that has at least two more; so each
+//! source can get its equal share, whatever the others request.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ pub struct Slots {
     held: Mutex<Held>,
 }
 
-/// Who holds which: the numbers rise, so that the first of a source is its oldest.
+/// Holders of places: numbers increase, so a source's first is its oldest.
 #[derive(Default)]
 struct Held {
     next: u64,
@@ -23,7 +23,7 @@ struct Held {
     by_source: HashMap<IpAddr, BTreeMap<u64, oneshot::Sender<()>>>,
 }
 
-/// One place. It is free again when this is dropped.
+/// One place, freed when dropped.
 pub struct Slot {
     slots: Arc<Slots>,
     source: IpAddr,
@@ -36,7 +36,7 @@ impl Slots {
         Arc::new(Slots { limit, held: Mutex::default() })
     }
 
-    /// A place for `source`; `None` when all are taken, and nobody has more than it.
+    /// A place for `source`; `None` if all are taken, and no one has more than it.
     pub fn take(self: &Arc<Slots>, source: IpAddr) -> Option<Slot> {
         let source = source.to_canonical();
         let mut held = self.held();
@@ -53,24 +53,24 @@ impl Slots {
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
-        // Each change is whole at once: what a panic left behind is sound.
+        // The state is consistent even after a panic: each change is atomic.
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Held {
-    /// Whoever holds the most, if it still holds no less than `source` once it has lost one and `source` has got it.
+    /// The largest holder, if it would still hold no less than `source` after passing on one.
     fn greediest(&self, source: IpAddr) -> Option<IpAddr> {
         let has = self.by_source.get(&source).map_or(0, BTreeMap::len);
         let (victim, most) = self.by_source.iter().max_by_key(|(_, slots)| slots.len())?;
         (most.len() >= has + 2).then_some(*victim)
     }
 
-    /// Takes the oldest place of a source away.
+    /// Takes the oldest place from a source.
     fn evict(&mut self, victim: IpAddr) {
         let oldest = self.by_source.get(&victim).and_then(|slots| slots.keys().next().copied());
         if let Some(sender) = oldest.and_then(|number| self.remove(victim, number)) {
-            // Who no longer waits has given it back at the same time.
+            // A receiver that no longer waits has just released it.
             let _ = sender.send(());
         }
     }
@@ -87,7 +87,7 @@ impl Held {
 }
 
 impl Slot {
-    /// Does `work`, unless the place is lost meanwhile to somebody who has fewer: `None`.
+    /// Does `work`, unless the place is lost to a source with fewer: `None`.
     pub async fn keep<T>(mut self, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             done = work => Some(done),
@@ -153,7 +153,7 @@ mod tests {
     }
 
     proptest! {
-        /// However often the others ask before, who comes last gets a place as long as there are as many as sources.
+        /// However many the others hold, a newcomer gets a place as long as there are as many as sources.
         #[test]
         fn whoever_has_none_gets_one(asked in prop::collection::vec(0u8..15, 0..400)) {
             let slots = Slots::new(16);

@@ -1,4 +1,4 @@
-//! What is carried by UDP: for each caller a socket of its own towards the Pod, as long as one of the two says something.
+//! UDP forwarding: a socket towards the Pod for each caller, while either of the two sends.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -12,11 +12,11 @@ use tokio::time::Instant;
 
 use crate::NodeNetns;
 
-/// So many callers of one port at once; a further one takes the place of who has been silent longest.
+/// Maximum callers per port; a further one replaces the one idle longest.
 const MOST: usize = 512;
-/// A caller and a Pod that say nothing for so long have nothing more to say: longer than what the kernel tracks of UDP lasts.
+/// The idle timeout of a caller: longer than the kernel tracks UDP.
 const IDLE: Duration = Duration::from_secs(180);
-/// No datagram is larger.
+/// The maximum datagram size.
 const LARGEST: usize = 64 << 10;
 const AGAIN: Duration = Duration::from_millis(100);
 
@@ -39,14 +39,14 @@ impl Carried {
 type Callers = HashMap<SocketAddr, (Arc<Carried>, AbortHandle)>;
 type Answers = JoinSet<(SocketAddr, Arc<Carried>)>;
 
-/// Until it is stopped: then the socket is closed, and so is all that it carries.
+/// Runs until stopped: then the socket is closed, with everything relayed.
 pub async fn serve(socket: UdpSocket, netns: NodeNetns, to: SocketAddr, stopped: oneshot::Receiver<()>) {
     let mut answers = JoinSet::new();
     tokio::select! {
         () = carry(Arc::new(socket), netns, to, &mut answers) => {}
         _ = stopped => {}
     }
-    // Each of them has the socket.
+    // Each of them holds the socket.
     answers.shutdown().await;
 }
 
@@ -57,7 +57,7 @@ async fn carry(socket: Arc<UdpSocket>, netns: NodeNetns, to: SocketAddr, answers
         let received = tokio::select! {
             received = socket.recv_from(&mut buffer) => received,
             Some(ended) = answers.join_next() => {
-                // Who lost his place, and has another by now, keeps that.
+                // A caller that was evicted and has a new socket keeps that.
                 if let Ok((caller, carried)) = ended
                     && callers.get(&caller).is_some_and(|(now, _)| Arc::ptr_eq(now, &carried))
                 {
@@ -81,7 +81,7 @@ async fn carry(socket: Arc<UdpSocket>, netns: NodeNetns, to: SocketAddr, answers
         }
         let Some((carried, _)) = callers.get(&caller) else { continue };
         carried.touch();
-        // A datagram may be lost, by its Pod's end too.
+        // A datagram may be lost, also because of the Pod's end.
         let _ = carried.socket.send(&buffer[..length]).await;
     }
 }
@@ -94,7 +94,7 @@ fn end_most_silent(callers: &mut Callers) {
     }
 }
 
-/// Carries what the Pod says to its caller, until both are silent or nobody is there; then says whose it was.
+/// Relays the Pod's datagrams to its caller, until both are idle or the port is closed; returns the caller.
 async fn answer(socket: Arc<UdpSocket>, carried: Arc<Carried>, caller: SocketAddr) -> (SocketAddr, Arc<Carried>) {
     let mut buffer = vec![0; LARGEST];
     loop {
@@ -105,7 +105,7 @@ async fn answer(socket: Arc<UdpSocket>, carried: Arc<Carried>, caller: SocketAdd
                     carried.touch();
                     let _ = socket.send_to(&buffer[..length], caller).await;
                 }
-                // Nobody listens: the next datagram begins anew.
+                // Nothing listens: the next datagram starts over.
                 Err(_) => return (caller, carried),
             },
             () = tokio::time::sleep_until(ends) => {
@@ -131,7 +131,7 @@ mod tests {
             let task = answers.spawn(std::future::pending());
             callers.insert(at(port), (carried, task));
         }
-        // Whoever says something again is not the most silent any more.
+        // One that sends again is no longer idle longest.
         callers[&at(2)].0.touch();
         for (left, gone) in [(2, 1), (1, 3)] {
             end_most_silent(&mut callers);

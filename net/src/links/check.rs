@@ -1,7 +1,7 @@
-//! What the kernel has, beside what Pods' links and the node's own addresses and routes should be: read once, compared purely.
+//! Compares the kernel's state with the desired Pod links and the node's own addresses and routes: read once, compared purely.
 //!
-//! What is ours must be there; what others have put beside it is theirs. So a Pod that may administer its own network adds what
-//! it likes, has another default route, or gives its link another name and everything on it.
+//! Ours must exist; additions by others are kept. So a Pod that may administer its own network can add anything, have another
+//! default route, or rename its link and move its configuration.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use crate::netlink::Route;
 use crate::overlay::Tunnel;
 use crate::{Family, Result};
 
-/// The links of one network namespace with all that is on them.
+/// The links of one network namespace with their configuration.
 pub(super) struct View {
     links: BTreeMap<u32, Link>,
     by_name: BTreeMap<String, u32>,
@@ -43,7 +43,7 @@ impl View {
         self.links.get(self.by_name.get(name)?)
     }
 
-    /// The indexes of the links of this name's beginning.
+    /// The indexes of links with this name prefix.
     fn indexes(&self, prefix: &str) -> impl Iterator<Item = u32> {
         self.by_name.iter().filter(move |(name, _)| name.starts_with(prefix)).map(|(_, index)| *index)
     }
@@ -119,7 +119,7 @@ impl View {
         })
     }
 
-    /// What the Pod's side of its link lacks, read in its namespace; `host`: the node's side as it is.
+    /// What the Pod's side of its link lacks, read in its namespace; `host`: the current node's side.
     pub fn lacks_in_pod(&self, host: &Link, addresses: &[IpAddr]) -> Option<String> {
         let Some(link) = self.links.get(&host.peer_index).filter(|link| link.peer_index == host.index) else {
             return Some(format!("link {POD_LINK} of the Pod"));
@@ -258,7 +258,7 @@ mod tests {
         assert_eq!(lacks(&seen), None);
         seen = view(vec![link(1, "lo", 0), Link { asks: true, ..link(2, "eth0", 7) }]);
         assert_eq!(lacks(&seen).unwrap(), "link eth0 of the Pod, which asked for neighbours");
-        // Its link is a bridge's port by another name: whatever was on it is elsewhere.
+        // Its link was renamed and is a bridge port: its configuration has moved.
         assert_eq!(lacks(&view(vec![link(1, "lo", 0), link(2, "port0", 7)])), None);
     }
 
@@ -291,7 +291,7 @@ mod tests {
         let down = format!("link {}, which was down", link_name("other"));
         let pods = BTreeMap::from([("other".to_owned(), down)]);
         assert_eq!(lacks(&seen, &wanted), Lacks { pods, indexes: [7, 8].into(), ..Lacks::default() });
-        // Of what nobody wants nothing is lacking.
+        // Nothing desired, nothing lacking.
         let none = Lacks { indexes: [7, 8].into(), ..Lacks::default() };
         assert_eq!(lacks(&seen, &LinkState::default()), none);
     }

@@ -1,4 +1,4 @@
-//! What the kernel has: links, addresses and routes, read back.
+//! Reads the kernel's links, addresses and routes.
 
 use std::io;
 use std::net::IpAddr;
@@ -21,10 +21,10 @@ use super::{
 use crate::netlink::{self, Route};
 use crate::{Error, Family, Result};
 
-/// More links, addresses, routes or neighbours than this nobody reads in a Pod's namespace: what is there is the Pod's own business.
+/// Maximum number of links, addresses, routes or neighbours read in a Pod's namespace: their number is up to the Pod.
 pub const MOST: usize = 4096;
 
-/// A link with its addresses and routes, as `inspect` shows it.
+/// A link with its addresses and routes, for `inspect`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LinkDetails {
     pub name: String,
@@ -34,11 +34,11 @@ pub struct LinkDetails {
     pub mtu: u32,
     pub up: bool,
     pub addresses: Vec<IpNet>,
-    /// As `ip route` writes them.
+    /// In the format of `ip route`.
     pub routes: Vec<String>,
 }
 
-/// A Pod's end of its link, as `inspect` shows it; `None` where the namespace has none. Of a [vast](is_vast) one the link alone.
+/// A Pod's end of its link, for `inspect`; `None` if the namespace has none. For a [vast](is_vast) one only the link.
 pub fn pod_details(netns: BorrowedFd<'_>) -> Result<Option<LinkDetails>> {
     let mut route = Route::open_in(netns)?;
     if is_vast(netns)? {
@@ -49,13 +49,13 @@ pub fn pod_details(netns: BorrowedFd<'_>) -> Result<Option<LinkDetails>> {
     details(&mut route, POD_LINK)
 }
 
-/// Whether there is more in a Pod's namespace than is read. Whoever may administer it makes millions of routes in seconds, and the
-/// agent would read them again and again, with all other Pods' links waiting.
+/// Whether a Pod's namespace has more than is read. Its administrator can create millions of routes in seconds, and the agent would
+/// read them repeatedly, while all other Pods' links wait.
 pub(super) fn is_vast(netns: BorrowedFd<'_>) -> Result<bool> {
     netlink::has_more_than(netns, MOST)
 }
 
-/// A link as the kernel describes it.
+/// A link as reported by the kernel.
 #[derive(Default)]
 pub(super) struct Link {
     pub name: String,
@@ -65,9 +65,9 @@ pub(super) struct Link {
     pub mac: Vec<u8>,
     pub mtu: u32,
     pub up: bool,
-    /// Whether it asks for neighbours: ARP, neighbour discovery.
+    /// Whether it resolves neighbours: ARP, neighbour discovery.
     pub asks: bool,
-    /// What it has of the settings in [`super::HOST_END`], in that order.
+    /// Its current values of the settings in [`super::HOST_END`], in that order.
     pub settings: Option<Vec<(u16, u32)>>,
     /// Of a tunnel.
     pub vxlan: Option<Vxlan>,
@@ -151,7 +151,7 @@ impl Link {
         }
     }
 
-    /// A link of ours, by its label.
+    /// One of our links, by its alias.
     pub(super) fn pod_link(self) -> Option<PodLink> {
         let (node, owner) = self.alias.strip_prefix(ALIAS)?.strip_prefix('/')?.split_once('/')?;
         Some(PodLink {
@@ -256,7 +256,7 @@ impl MainRoute {
         self.net.prefix_len() == 0
     }
 
-    /// As `ip route` writes it, without the link.
+    /// In the format of `ip route`, without the link.
     fn text(&self) -> String {
         let mut text = match (self.is_default(), self.net.prefix_len() == self.net.max_prefix_len()) {
             (true, _) => "default".to_owned(),

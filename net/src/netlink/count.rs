@@ -1,4 +1,4 @@
-//! How much a network namespace has, without reading all of it.
+//! Counts the objects of a network namespace without reading all of them.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -9,7 +9,7 @@ use super::{Acknowledged, Answer, RECEIVE_BUFFER, acknowledged, in_netns};
 use crate::message::{self, Writer};
 use crate::{Error, Result};
 
-/// What is counted, and the length of its fixed header: `struct ifinfomsg`, `ifaddrmsg`, `rtmsg`, `ndmsg`.
+/// The counted kinds, and the length of their fixed headers: `struct ifinfomsg`, `ifaddrmsg`, `rtmsg`, `ndmsg`.
 const KINDS: [(&str, u16, usize); 4] = [
     ("links", libc::RTM_GETLINK, 16),
     ("addresses", libc::RTM_GETADDR, 8),
@@ -17,10 +17,10 @@ const KINDS: [(&str, u16, usize); 4] = [
     ("neighbours", libc::RTM_GETNEIGH, 12),
 ];
 
-/// Whether a namespace has more than `most` links, addresses, routes or neighbours. It is asked piece by piece, and no longer than
-/// until that is known: whoever may administer the namespace can have put millions there.
+/// Whether a namespace has more than `most` links, addresses, routes or neighbours. Reads in pieces, only until that is known: its
+/// administrator may have created millions.
 pub fn has_more_than(netns: BorrowedFd<'_>, most: usize) -> Result<bool> {
-    // What is left of the last dump goes with it.
+    // Closing it discards the rest of the last dump.
     let socket = in_netns(netns, || Socket::new(NETLINK_ROUTE))?;
     let socket = socket.map_err(|e| Error::call("socket(AF_NETLINK, NETLINK_ROUTE)", e))?;
     let mut buffer = vec![0; RECEIVE_BUFFER];

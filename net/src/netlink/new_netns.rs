@@ -1,6 +1,6 @@
-//! New network namespaces, also where root has used up those that it may make.
+//! Creates network namespaces, even if root's limit is exhausted.
 //!
-//! They count for who makes them (namespaces(7), `max_net_namespaces`): whoever is root, in containers too, has root's number.
+//! They count for their creator (namespaces(7), `max_net_namespaces`): root in containers shares the number of the machine's root.
 
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::OwnedFd;
@@ -14,13 +14,13 @@ use rustix::thread::{capabilities, set_capabilities, set_thread_res_uid};
 use super::{current_netns, no_thread};
 use crate::{Error, Result};
 
-/// Users above the ids that Pods may name: those that the runtime makes namespaces as.
+/// Users above the ids that Pods may name; also used by the runtime for namespaces.
 const FIRST_OWNER: u32 = 0xF000_0000;
 const OWNERS: u32 = 0x0FFF_FFFE;
 
-/// A new network namespace, known only by the descriptor. `lo` is down in it.
+/// A new network namespace, known only by the descriptor. Its `lo` is down.
 pub fn new_netns() -> Result<OwnedFd> {
-    // In a thread of its own: it ends with whom it has become, and with the namespace that it has moved to.
+    // In a new thread, which ends with its changed credentials and namespace.
     let make = || {
         match unshare_net() {
             Err(used_up) if used_up.errno() == Some(libc::ENOSPC) => {
@@ -39,7 +39,7 @@ fn unshare_net() -> Result<()> {
     unshare(CloneFlags::CLONE_NEWNET).map_err(|e| Error::call("unshare(CLONE_NEWNET)", e.into()))
 }
 
-/// Makes root's thread an effective user that nobody is, with all that root may.
+/// Gives root's thread an unused effective user, with all of root's capabilities.
 fn become_nobody() -> io::Result<()> {
     if !geteuid().is_root() {
         return Err(io::Errno::PERM);
@@ -48,7 +48,8 @@ fn become_nobody() -> io::Result<()> {
     let any = RandomState::new().hash_one(std::process::id());
     let nobody = Uid::from_raw(FIRST_OWNER + (any % u64::from(OWNERS)) as u32);
     set_thread_res_uid(None, nobody, None)?;
-    // The kernel takes them from who is not root any more, in effect; permitted they stay, as the real user is root.
+    // The kernel clears the effective set when the effective user is no longer root; the permitted set stays, as the real user is
+    // root.
     set_capabilities(None, before)
 }
 
@@ -60,7 +61,7 @@ mod tests {
 
     use super::*;
 
-    /// In a user namespace of its own, whose limits are its own too.
+    /// In a new user namespace with its own limits.
     const CROWDED: &str = "PODWRIGHT_TEST_CROWDED";
 
     #[test]
@@ -71,7 +72,7 @@ mod tests {
         if !geteuid().is_root() {
             return println!("left out: it needs root");
         }
-        // Root of there when it runs the test: its ids are known by then.
+        // It runs the test as root of that namespace: its ids are mapped by then.
         let life = r#"echo in; read go; exec "$0" --exact --nocapture "$1""#;
         let name = "netlink::new_netns::tests::what_root_has_used_up_keeps_no_namespace_from_being_made";
         let mut child = Command::new("unshare");

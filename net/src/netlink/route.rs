@@ -1,8 +1,7 @@
-//! rtnetlink on the calling thread: the `rtnetlink` crate's handle, and its connection driven by whoever waits.
+//! rtnetlink on the calling thread: the `rtnetlink` crate's handle, whose connection is driven by the caller.
 //!
-//! The kernel has answered a route request by the time it has taken it. So there is no task and no reactor behind a
-//! [`Route`]: a Pod's requests follow each other without changing threads (12 us each), and those for which the kernel
-//! waits (removing a link: 20 ms) hold up nobody but the caller.
+//! The kernel answers a route request synchronously. So a [`Route`] needs no task or reactor: a Pod's requests follow each other
+//! without changing threads (12 us each), and those that block in the kernel (removing a link: 20 ms) only delay the caller.
 
 use std::cell::Cell;
 use std::fmt::Arguments;
@@ -24,7 +23,7 @@ use rtnetlink::sys::{AsyncSocket, Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use super::in_netns;
 use crate::{Error, Result};
 
-/// Links, addresses, neighbours and routes of the network namespace it was opened in.
+/// Links, addresses, neighbours and routes of the network namespace in which it was opened.
 pub struct Route {
     handle: Handle,
     connection: Connection<RouteNetlinkMessage, Immediate>,
@@ -44,12 +43,12 @@ impl Route {
         in_netns(netns, Route::open)?
     }
 
-    /// From now on the requests are recorded on this journal.
+    /// Records later requests in this journal.
     pub fn set_journal(&mut self, journal: JournalWriter) {
         self.journal = journal;
     }
 
-    /// Makes one request and waits for its answer. `what` names the call and its arguments, for the journal and for errors.
+    /// Sends one request and waits for its response. `what` describes the call and its arguments, for the journal and for errors.
     pub fn call<T, F>(&mut self, what: Arguments<'_>, request: impl FnOnce(&Handle) -> F) -> Result<T>
     where
         F: Future<Output = Result<T, rtnetlink::Error>>,
@@ -61,8 +60,8 @@ impl Route {
     }
 }
 
-/// Polls both until the answer is there. When neither moves on, it never comes: the request did not get out, or its answer
-/// did not parse.
+/// Polls both until the response is there. If neither makes progress, it never comes: the request was not sent, or the response is
+/// malformed.
 fn drive<T>(
     connection: &mut Connection<RouteNetlinkMessage, Immediate>,
     answer: impl Future<Output = Result<T, rtnetlink::Error>>,
@@ -85,7 +84,7 @@ fn drive<T>(
     }
 }
 
-/// Whether anything was woken since it was last asked.
+/// Whether anything was woken since the last check.
 #[derive(Default)]
 struct Moved(AtomicBool);
 
@@ -95,10 +94,10 @@ impl Wake for Moved {
     }
 }
 
-/// A socket that waits while it sends and never while it receives: once a request is sent, its answer is there.
+/// A socket that blocks while sending and never while receiving: once a request is sent, its response is there.
 struct Immediate {
     socket: Socket,
-    /// Why the last request did not get out; the connection would end with an error of its socket.
+    /// Why the last request was not sent; otherwise the connection would end with the socket's error.
     unsent: Cell<Option<io::Error>>,
 }
 

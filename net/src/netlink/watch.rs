@@ -1,4 +1,4 @@
-//! The kernel's notifications that something of a network namespace has changed: links, addresses, routes, neighbours, settings.
+//! Kernel notifications about changes in a network namespace: links, addresses, routes, neighbours, settings.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
@@ -30,13 +30,13 @@ const GROUPS: [u32; 8] = [
     RTNLGRP_IPV6_NETCONF,
 ];
 
-/// Listens to one network namespace. It says that something has changed, never what: whoever is told looks.
+/// Monitors one network namespace. It reports that something changed, not what.
 pub struct Watch {
     socket: Socket,
 }
 
 impl Watch {
-    /// Listens to the calling thread's network namespace.
+    /// Monitors the calling thread's network namespace.
     pub fn open() -> Result<Watch> {
         let failed = |e| Error::call("listen to rtnetlink", e);
         let mut socket = Socket::new(NETLINK_ROUTE).map_err(failed)?;
@@ -46,13 +46,13 @@ impl Watch {
         Ok(Watch { socket })
     }
 
-    /// Listens to `netns`, from any thread.
+    /// Monitors `netns`, from any thread.
     pub fn open_in(netns: BorrowedFd<'_>) -> Result<Watch> {
         in_netns(netns, Watch::open)?
     }
 
-    /// Takes all that has come; whether there was anything. Of neighbours only those on links that `concerns` (by index) count:
-    /// those of other machines change all the time.
+    /// Consumes all notifications; returns whether there were any. Of neighbours only those on links that `concerns` (by index)
+    /// count: those of other machines change all the time.
     pub fn changed(&mut self, concerns: impl Fn(u32) -> bool) -> bool {
         let (mut changed, mut buffer) = (false, [0; 16 << 10]);
         loop {
@@ -60,16 +60,16 @@ impl Watch {
                 Ok(0) | Err(Errno::EAGAIN) => return changed,
                 Ok(length) => {
                     let mut messages = message::messages(&buffer[..length]).peekable();
-                    // One that is longer than the buffer is not understood, and so counts.
+                    // One longer than the buffer cannot be parsed, and so counts.
                     changed |= messages.peek().is_none();
                     changed |= messages.any(|m| match m.kind {
-                        // struct ndmsg has the index behind its first word.
+                        // struct ndmsg has the index after its first word.
                         libc::RTM_NEWNEIGH | libc::RTM_DELNEIGH => concerns(u32_at(m.payload, 4)),
                         _ => true,
                     });
                 }
                 Err(Errno::EINTR) => {}
-                // ENOBUFS: there was more than there is room for.
+                // ENOBUFS: notifications were lost.
                 Err(_) => changed = true,
             }
         }

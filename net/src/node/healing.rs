@@ -1,4 +1,4 @@
-//! What the kernel holds of a node's network is kept as it should be, whoever changes it.
+//! Keeps the kernel's state of a node's network as intended, whoever changes it.
 //!
 //! ```text
 //!  rtnetlink of the node, of each Pod --changed--.
@@ -6,9 +6,9 @@
 //!  once a minute; settings each two seconds -----'    (compared)
 //! ```
 //!
-//! A notification says where to look, never what to do: what is mended is the difference between what should be there and what
-//! is. Whoever changes things again and again is answered a few times a second at most, and the less often the more an answer
-//! costs, so that the agent never spends more than a small part of a CPU on it.
+//! A notification tells where to look, not what to do: repairs are the difference between the intended and the actual state.
+//! Repeated external changes are answered a few times a second at most, and less often the more a repair costs, so that the agent
+//! uses only a small part of a CPU for it.
 
 mod backoff;
 mod compared;
@@ -31,47 +31,47 @@ use crate::{Error, Result};
 use backoff::Backoff;
 use told::Told;
 
-/// How often the ruleset's generation is read.
+/// The interval for reading the ruleset's generation.
 const TICK: Duration = Duration::from_millis(500);
-/// What lies between two looks at least.
+/// Minimum interval between two checks.
 const PAUSE: Duration = Duration::from_millis(250);
-/// After a notification, others that belong to it are waited for.
+/// After a notification, related ones are awaited.
 const SETTLE: Duration = Duration::from_millis(30);
-/// A look is followed by a rest of so many times what it took.
+/// The pause after a check, as a multiple of its duration.
 const REST: u32 = 4;
-/// The same, while somebody undoes what is mended, and at least so long.
+/// The same while repairs keep being undone, with a minimum.
 const LONG_REST: (u32, Duration) = (20, Duration::from_secs(1));
-/// How often what nobody tells of is looked at that costs next to nothing: settings, and a mount.
+/// The interval for cheap checks without notifications: settings, and a mount.
 const GLANCE: Duration = Duration::from_secs(2);
-/// How often everything is compared, whatever was told.
+/// The interval for comparing everything.
 const FULL: Duration = Duration::from_secs(60);
-/// So long the same repair is not told again.
+/// The same repair is not reported again for this long.
 const TOLD: Duration = Duration::from_secs(60);
-/// Somebody who undoes so many repairs in that time is one to be told of.
+/// This many undone repairs within that time are reported as contested.
 const CONTESTED: u32 = 10;
-/// A Pod whose link could not be mended so many times in a row needs another sandbox.
+/// After this many failed repairs in a row a Pod needs a new sandbox.
 const LOST: u32 = 3;
 
-/// What was done about something that was not as it should be.
+/// The result of a repair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Repair {
-    /// It is again: what, in words.
+    /// Restored: what, in words.
     Mended(String),
-    /// The same has been mended many times within a minute: somebody else keeps undoing it.
+    /// Restored many times within a minute: something else keeps undoing it.
     Contested(String),
-    /// It could not be brought back; it is tried again.
+    /// Could not be restored; it is retried.
     Failed(String),
-    /// The network of this Pod cannot be brought back: it needs another sandbox.
+    /// The network of this Pod cannot be restored: it needs a new sandbox.
     Lost(String),
 }
 
-/// A Pod whose link is looked after.
+/// A Pod whose link is maintained.
 pub(super) struct Attached {
     netns: OwnedFd,
-    /// The namespace's inode: another one is another sandbox's.
+    /// The namespace's inode: another one means another sandbox.
     inode: u64,
     journal: JournalWriter,
-    /// Adopted, and nobody knows its addresses.
+    /// Adopted, with unknown addresses.
     unknown: bool,
 }
 
@@ -81,7 +81,7 @@ impl Attached {
     }
 }
 
-/// Ends the looking after, when dropped.
+/// Stops the maintenance when dropped.
 pub struct Healing {
     stop: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
@@ -97,8 +97,8 @@ impl Drop for Healing {
 }
 
 impl Network {
-    /// From now on the node's links, routes, addresses, settings and tables are kept as they should be, and so is each Pod's
-    /// end of its link. `tell` is called on a thread of its own.
+    /// Starts maintaining the node's links, routes, addresses, settings and tables, and each Pod's end of its link. `tell` is
+    /// called on its own thread.
     pub fn heal(&self, tell: impl FnMut(Repair) + Send + 'static) -> Result<Healing> {
         let failed = |e| Error::call("socketpair", e);
         let (stop, stopped) = UnixStream::pair().map_err(failed)?;
@@ -117,9 +117,9 @@ impl Network {
         Ok(Healing { stop: Some(stop), thread: Some(thread) })
     }
 
-    /// From now on this Pod's link is looked after, which an earlier agent has made. Where neither its record nor the node's
-    /// routes know its addresses any more, it is lost ([`Repair::Lost`]) unless it is attached anew meanwhile: its own end would
-    /// tell what the Pod has put there.
+    /// Starts maintaining a Pod's link created by an earlier agent. If its addresses are neither in the record nor in the node's
+    /// routes, it is lost ([`Repair::Lost`]) unless it is attached anew meanwhile: its own end would only show what the Pod has
+    /// configured.
     pub fn adopt(&self, owner: &str, pod: OwnedFd, journal: &JournalWriter) -> Result<()> {
         let attached = Attached { unknown: self.addresses_of(owner).is_none(), ..Attached::new(pod, journal)? };
         lock(&self.0.attached).insert(owner.to_owned(), attached);
@@ -146,10 +146,10 @@ struct Healer {
     node: Watch,
     /// The indexes of Pods' links, on the node's side.
     links_of_pods: BTreeSet<u32>,
-    /// Who listens in the Pods' namespaces, with those namespaces' inodes.
+    /// Monitors of the Pods' namespaces, with those namespaces' inodes.
     pods: BTreeMap<String, (u64, Watch)>,
     due: Due,
-    /// How many times in a row a Pod's link could not be mended.
+    /// Consecutive failed repairs of a Pod's link.
     failures: BTreeMap<String, u32>,
     backoff: Backoff,
     told: Told,
@@ -158,7 +158,7 @@ struct Healer {
 impl Healer {
     fn run(mut self, stopped: &UnixStream) {
         let begun = Instant::now();
-        // When the next look may be, at the earliest, and when it is one without a notification.
+        // The earliest time of the next check, and the times of periodic ones.
         let (mut next, mut tick, mut full, mut glance) = (begun, begun, begun, begun);
         loop {
             let at = if self.due.is_empty() { tick.max(next) } else { next };
@@ -187,7 +187,7 @@ impl Healer {
                 }
                 self.look(&inner);
             };
-            // Whatever goes wrong in one look, there is another one.
+            // Whatever goes wrong in one check, there is another one.
             if catch_unwind(AssertUnwindSafe(turn)).is_err() {
                 tracing::error!("failed to check the node's network: retrying");
                 self.due.everything = true;
@@ -204,7 +204,7 @@ impl Healer {
         }
     }
 
-    /// Waits for notifications, for so long at most, and notes them; whether to go on.
+    /// Waits for notifications, at most this long, and records them; returns whether to go on.
     fn wait(&mut self, stopped: &UnixStream, timeout: Duration) -> bool {
         // The time is at most a tick, so it fits.
         let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::ZERO);
@@ -232,7 +232,7 @@ impl Healer {
         true
     }
 
-    /// Compares what nobody tells of, and mends it.
+    /// Compares what has no notifications, and repairs it.
     fn glance(&mut self, inner: &Inner) {
         match inner.mend_settings() {
             Ok(mended) => mended.iter().for_each(|what| self.told.mended(what)),
@@ -250,7 +250,7 @@ impl Healer {
         }
     }
 
-    /// Compares what is due, and mends it.
+    /// Compares what is due, and repairs it.
     fn look(&mut self, inner: &Inner) {
         self.listen(inner);
         let due = std::mem::take(&mut self.due);
@@ -291,7 +291,7 @@ impl Healer {
         }
     }
 
-    /// Listens in the namespaces of those Pods that have one now. A new one is looked at: it was not heard until now.
+    /// Monitors the namespaces of the current Pods. A new one is checked: it was not monitored until now.
     fn listen(&mut self, inner: &Inner) {
         let mut fresh = Vec::new();
         {

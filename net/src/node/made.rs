@@ -1,4 +1,5 @@
-//! What a node has put on `lo`, written down: addresses and routes bear no label, and whoever removes the node need not know its flags.
+//! A record of what a node has added to `lo`: addresses and routes have no labels, and the node may be removed without knowing its
+//! flags.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
 
-/// The record, which is written before what it speaks of is made. What an earlier process on the same folder has made is in it still.
+/// The record, written before the changes it lists. It includes those of earlier processes on the same folder.
 pub(super) struct Made {
     path: PathBuf,
     state: State,
@@ -24,7 +25,7 @@ struct State {
 }
 
 impl Made {
-    /// Reads the record of a node's folder; an empty one where there is none, or none that can be read.
+    /// Reads the record in a node's folder; empty if there is none, or it is unreadable.
     pub fn open(folder: &Path) -> Made {
         let path = folder.join("loopback.json");
         let read = fs::read(&path).and_then(|bytes| serde_json::from_slice(&bytes).map_err(io::Error::other));
@@ -37,7 +38,7 @@ impl Made {
         Made { path, state }
     }
 
-    /// Notes what is about to be put on `lo`. What could not be written is not noted: it is written when it is asked for again.
+    /// Records what is about to be added to `lo`. On failure it is not recorded, and written with the next call.
     pub fn note<'a>(
         &mut self,
         addresses: impl IntoIterator<Item = &'a IpAddr>,
@@ -63,7 +64,7 @@ impl Made {
         self.state.routes.iter().copied()
     }
 
-    /// Nothing of it is left.
+    /// Removes the record: nothing is left.
     pub fn remove(&self) -> Result<()> {
         match fs::remove_file(&self.path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
@@ -92,7 +93,7 @@ mod tests {
         made.remove().unwrap();
         made.remove().unwrap();
         assert_eq!(Made::open(folder.path()).addresses().count(), 0);
-        // One that cannot be read is none.
+        // An unreadable one counts as missing.
         fs::write(folder.path().join("loopback.json"), "{").unwrap();
         Made::open(folder.path()).note(&ips, []).unwrap();
         assert_eq!(Made::open(folder.path()).addresses().count(), 2);

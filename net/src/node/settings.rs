@@ -1,4 +1,4 @@
-//! The sysctls of a node's namespace: written when it is made, and kept as they are wanted.
+//! The sysctls of a node's namespace: written when it is created, and kept.
 
 use podwright_journal::JournalWriter;
 
@@ -6,11 +6,11 @@ use super::{NetworkConfig, families};
 use crate::netlink;
 use crate::{Family, Result};
 
-/// For how many seconds a connection may be silent that one side has closed: kube-proxy's hour (`tcpCloseWaitTimeout`). The kernel's
-/// minute is short for who answers after the end of the question, and a connection that is forgotten is reset.
+/// Timeout in seconds for idle half-closed connections: kube-proxy's hour (`tcpCloseWaitTimeout`). The kernel's minute is too short
+/// for servers that answer after the end of the request, and a forgotten connection is reset.
 const HALF_CLOSED: (&str, &str) = ("net/netfilter/nf_conntrack_tcp_timeout_close_wait", "3600");
 
-/// What the settings of a node's namespace follow from.
+/// The inputs for the settings of a node's namespace.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     isolated: bool,
@@ -24,10 +24,10 @@ impl Settings {
 
     /// Forwarding, without redirects.
     fn wanted(self) -> Vec<(&'static str, &'static str)> {
-        // A redirect is sent when the link or `all` wants it.
+        // A redirect is sent if the link or `all` enables it.
         let mut wanted = vec![("net/ipv4/ip_forward", "1"), ("net/ipv4/conf/all/send_redirects", "0")];
         if self.isolated {
-            // A new namespace starts with the machine's values. The larger of `all` and the link's own counts, and 2 is the
+            // A new namespace starts with the machine's values. The larger of `all` and the link's own value counts, and 2 is the
             // loose check, 1 the strict one.
             wanted.push(("net/ipv4/conf/all/rp_filter", "0"));
         }
@@ -37,12 +37,12 @@ impl Settings {
         wanted
     }
 
-    /// Writes all; on the namespace's thread.
+    /// Writes all; call it on the namespace's thread.
     pub fn apply(self) -> Result<()> {
         self.wanted().into_iter().try_for_each(write)
     }
 
-    /// Writes those that are others; on the namespace's thread. What they were, in words.
+    /// Writes those that differ; call it on the namespace's thread. Returns the old values, in words.
     pub fn mend(self) -> Result<Vec<String>> {
         let mut mended = Vec::new();
         for (name, value) in self.wanted() {
@@ -56,7 +56,7 @@ impl Settings {
     }
 }
 
-/// Connections that one side has closed live as long as kube-proxy's; on the namespace's thread, once connections are tracked.
+/// Sets kube-proxy's timeout for half-closed connections; call it on the namespace's thread, once conntrack is active.
 pub fn keep_half_closed() -> Result<()> {
     write(HALF_CLOSED)
 }

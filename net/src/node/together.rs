@@ -1,5 +1,5 @@
-//! What several ask for at the same time is done once for all of them: a look at the kernel's whole table of connections costs
-//! milliseconds, however little is looked for, and so does the removal of a link, however many go with it.
+//! Batches concurrent requests: scanning the kernel's whole conntrack table takes milliseconds, however little is searched, and so
+//! does the removal of a link, however many are removed together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::lock;
 use crate::Result;
 
-/// Whoever comes while it is being done for others waits, and then does it for all who wait, or finds it done.
+/// A caller that arrives while a batch is running waits, and then runs one for all waiters, or finds its own done.
 pub struct Together<T> {
     next: AtomicU64,
-    /// By whom they are of.
+    /// By caller.
     waiting: Mutex<BTreeMap<u64, T>>,
-    /// Who has been served and does not know yet. Held while it is done.
+    /// Callers whose items are done but who do not know yet. Held while a batch runs.
     served: Mutex<BTreeSet<u64>>,
 }
 
@@ -24,7 +24,8 @@ impl<T> Default for Together<T> {
 }
 
 impl<T: Clone> Together<T> {
-    /// Does it for `item`, and for whoever waits. Errors: as `act` says, which nobody else hears: each of them does it again.
+    /// Runs `act` for `item`, together with all waiting ones. Errors: those of `act`, only for this caller: each of the others runs
+    /// it again.
     pub fn run(&self, item: T, act: impl FnOnce(&[T]) -> Result<()>) -> Result<()> {
         let own = self.next.fetch_add(1, Ordering::Relaxed);
         lock(&self.waiting).insert(own, item.clone());
@@ -33,7 +34,7 @@ impl<T: Clone> Together<T> {
             return Ok(());
         }
         let mut all = std::mem::take(&mut *lock(&self.waiting));
-        // It is not among them if it was tried with another's, and failed.
+        // It is missing if it was tried in another's batch, which failed.
         all.insert(own, item);
         let (ids, items): (Vec<u64>, Vec<T>) = all.into_iter().unzip();
         act(&items)?;
@@ -49,7 +50,7 @@ mod tests {
     use super::*;
     use crate::Error;
 
-    /// The first is held up until all others wait.
+    /// The first is delayed until all others wait.
     fn ten(fails: bool) -> (Vec<Vec<u32>>, usize) {
         let (together, done) = (Together::default(), Mutex::new(Vec::new()));
         let (begun, has_begun) = mpsc::channel();

@@ -1,16 +1,16 @@
-//! Arguments as text, written straight to where they go: no allocation, and in the path of what is recorded no formatting.
+//! Arguments as text, written directly to their destination: without allocation, and while recording without formatting.
 
 use std::fmt::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// How an operation's arguments are told: handed some [`Args`], it gives them back with words added.
+/// Renders an operation's arguments: takes [`Args`], appends text, and returns it.
 pub type Telling<'f> = &'f dyn for<'a> Fn(Args<'a>) -> Args<'a>;
 
-/// The arguments of an operation, while they are told.
+/// The arguments of an operation, while they are rendered.
 pub struct Args<'a> {
     out: &'a mut Vec<u8>,
-    /// How many more bytes are taken.
+    /// Remaining capacity in bytes.
     room: usize,
 }
 
@@ -20,7 +20,7 @@ impl<'a> Args<'a> {
         Args { out, room }
     }
 
-    /// What `tell` tells, whole: for an error.
+    /// Everything that `tell` renders: for an error.
     pub fn worded(tell: Telling<'_>) -> String {
         let mut bytes = Vec::new();
         tell(Args::new(&mut bytes, usize::MAX));
@@ -31,7 +31,7 @@ impl<'a> Args<'a> {
         self.bytes(text.as_bytes())
     }
 
-    /// A path; what is not UTF-8 of it is replaced by whoever reads it.
+    /// A path; the reader replaces bytes that are not UTF-8.
     pub fn path(self, path: &Path) -> Args<'a> {
         self.bytes(path.as_os_str().as_bytes())
     }
@@ -49,13 +49,13 @@ impl<'a> Args<'a> {
         self.digits(number.into(), 8)
     }
 
-    /// All of these, with a comma between them.
+    /// All items, separated by commas.
     pub fn list<T>(self, items: impl IntoIterator<Item = T>, each: impl Fn(Args<'a>, T) -> Args<'a>) -> Args<'a> {
         let with_comma = |args: Args<'a>, (i, item)| each(args.text(if i == 0 { "" } else { ", " }), item);
         items.into_iter().enumerate().fold(self, with_comma)
     }
 
-    /// What only the formatter can word.
+    /// Text that needs the formatter.
     pub fn format(mut self, words: fmt::Arguments<'_>) -> Args<'a> {
         // Never fails: what does not fit is left out.
         let _ = self.write_fmt(words);

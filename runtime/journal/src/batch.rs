@@ -1,8 +1,7 @@
-//! Records that wait together and are written together: raw and without repetition, so that recording costs little. What a
-//! record means is worked out by whoever reads it.
+//! Records buffered and written together: raw and without repetition, so that recording is cheap. Decoding is left to the reader.
 //!
-//! A batch begins with its head: a mark, its length, a checksum, the process, and by how much the wall clock is ahead of the
-//! monotonic one. Entries follow: causes, and records, each of the cause before it. All entries have one shape.
+//! A batch begins with its head: a mark, its length, a checksum, the process, and the offset of the wall clock from the monotonic
+//! one. Entries follow: causes, and records, each belonging to the cause before it. All entries have the same layout.
 
 use std::sync::Arc;
 
@@ -10,32 +9,32 @@ use crate::Cause;
 use crate::args::{Args, Telling};
 use crate::record::{Record, Role};
 
-/// What each batch begins with; it is how a reader finds the next one behind damage. The digit is the layout's version.
+/// The start of each batch, by which a reader finds the next one after damage. The digit is the layout's version.
 const MARK: [u8; 4] = *b"pwj3";
 /// The mark, the length of all that follows it (4 bytes), the checksum of what follows that (8), the process (4), the clocks (8).
 const HEAD: usize = SUMMED + 4 + 8;
 const SUMMED: usize = MARK.len() + 4 + 8;
 /// Before an entry's texts: the role (1 byte), the lengths of three texts (1, 2, 2), two numbers (8 each).
 ///
-/// Of a record: the call, the error, the arguments; when it began, how long it took. Of a cause, which has no role: the subject,
-/// the field and nothing; the revision and 0.
+/// Of a record: the call, the error, the arguments; its start, its duration. Of a cause, which has no role: the subject, the field
+/// and nothing; the revision and 0.
 const ENTRY: usize = 1 + 1 + 2 + 2 + 8 + 8;
 const CAUSE: u8 = 0;
-/// The length of an error that was none.
+/// The length that means "no error".
 const NONE: u16 = u16::MAX;
 
-/// The most that a text may take: the call, a cause's subject and field, an error, arguments (an nft transaction is the longest).
+/// Maximum text lengths: the call, a cause's subject and field, an error, arguments (an nft transaction is the longest).
 const CALL: usize = 32;
 const SUBJECT: usize = 40;
 const FIELD: usize = 96;
 const ERROR: usize = 96;
 const ARGS: usize = 1024;
-/// A record with its cause takes no more.
+/// Maximum size of a record with its cause.
 const LONGEST: usize = 2 * ENTRY + CALL + SUBJECT + FIELD + ERROR + ARGS;
 
-/// A batch takes no more. The start of a container is about 6 KiB.
+/// Maximum size of a batch. The start of a container is about 6 KiB.
 const FULL: usize = 8 << 10;
-/// The room that is made first: enough for the start of a sandbox.
+/// Initial capacity: enough for the start of a sandbox.
 const FEW: usize = 1 << 10;
 
 /// An operation that has just ended.
@@ -50,15 +49,15 @@ pub struct Event<'a> {
     pub cause: &'a Arc<Cause>,
 }
 
-/// A batch that is being collected.
+/// A batch being collected.
 #[derive(Default)]
 pub struct Batch {
     bytes: Vec<u8>,
-    /// How many of `bytes` are whole entries: it could be that arguments panic while they are told.
+    /// How many of `bytes` are complete entries: rendering arguments could panic.
     whole: usize,
     /// The last record's.
     cause: Option<Arc<Cause>>,
-    /// Of the process; 0 until the first record. Asked for then, because later a filter may forbid the call.
+    /// The process id; 0 until the first record. Read then, because a filter may forbid the call later.
     pid: u32,
 }
 
@@ -67,12 +66,12 @@ impl Batch {
         self.whole == 0
     }
 
-    /// Whether there may be no room for one more.
+    /// Whether one more record might not fit.
     pub fn is_full(&self) -> bool {
         self.whole > FULL - LONGEST
     }
 
-    /// Empties it, and keeps the room.
+    /// Empties it, and keeps the capacity.
     pub fn clear(&mut self) {
         (self.whole, self.cause) = (0, None);
     }
@@ -103,7 +102,7 @@ impl Batch {
         self.whole = out.len();
     }
 
-    /// Its bytes, as they are to be written. `ahead`: how many nanoseconds the wall clock is ahead of the monotonic one.
+    /// The bytes to write. `ahead`: by how many nanoseconds the wall clock is ahead of the monotonic one.
     pub fn sealed(&mut self, ahead: u64) -> &[u8] {
         self.bytes.truncate(self.whole);
         let (head, body) = self.bytes.split_at_mut(SUMMED);
@@ -116,7 +115,7 @@ impl Batch {
     }
 }
 
-/// Makes room for what is before an entry's texts. Returns where the entry begins.
+/// Reserves space for the fields before an entry's texts. Returns the entry's offset.
 fn begin(out: &mut Vec<u8>) -> usize {
     let at = out.len();
     out.extend_from_slice(&[0; ENTRY]);
@@ -131,7 +130,7 @@ fn end(entry: &mut [u8], role: u8, lengths: [u16; 3], numbers: [u64; 2]) {
     entry[14..ENTRY].copy_from_slice(&numbers[1].to_le_bytes());
 }
 
-/// Appends a text and returns its length. One that is too long is cut between characters, and then ends in `~`.
+/// Appends a text and returns its length. One that is too long is cut between characters and ends in `~`.
 fn text(out: &mut Vec<u8>, text: &str, limit: usize) -> u16 {
     if text.len() > limit {
         return told(out, &|args| args.text(text), limit);
@@ -140,7 +139,7 @@ fn text(out: &mut Vec<u8>, text: &str, limit: usize) -> u16 {
     text.len() as u16
 }
 
-/// The same for a text that is told.
+/// The same for rendered text.
 fn told(out: &mut Vec<u8>, tell: Telling<'_>, limit: usize) -> u16 {
     let from = out.len();
     tell(Args::new(out, limit + 1));
@@ -153,7 +152,7 @@ fn told(out: &mut Vec<u8>, tell: Telling<'_>, limit: usize) -> u16 {
     (out.len() - from) as u16
 }
 
-/// The records among these bytes, which begin at `offset` of the journal. What is torn or not ours is skipped.
+/// The records among these bytes, which begin at `offset` of the journal. Skips torn or foreign data.
 pub fn decode_all(bytes: &[u8], offset: u64) -> Vec<Record> {
     let (mut records, mut at) = (Vec::new(), 0);
     while let Some(found) = bytes[at..].windows(MARK.len()).position(|window| window == MARK) {
@@ -169,13 +168,13 @@ pub fn decode_all(bytes: &[u8], offset: u64) -> Vec<Record> {
     records
 }
 
-/// The records of these bytes, if they are one batch and nothing else.
+/// The records of these bytes, if they are exactly one batch.
 pub fn decode_whole(bytes: &[u8]) -> Option<Vec<Record>> {
     let (records, length) = decode(bytes.starts_with(&MARK).then_some(bytes)?, 0)?;
     (length == bytes.len()).then_some(records)
 }
 
-/// The records of the batch at the beginning of these bytes, and how many of them it takes.
+/// The records of the batch at the beginning of these bytes, and its length.
 fn decode(bytes: &[u8], offset: u64) -> Option<(Vec<Record>, usize)> {
     let mut rest = Bytes(bytes.get(MARK.len()..)?);
     let (length, sum) = (u32::from_le_bytes(rest.take()?) as usize, rest.take()?);
@@ -215,7 +214,7 @@ fn decode(bytes: &[u8], offset: u64) -> Option<(Vec<Record>, usize)> {
     Some((records, whole))
 }
 
-/// Bytes that are taken from the front.
+/// Bytes consumed from the front.
 struct Bytes<'a>(&'a [u8]);
 
 impl Bytes<'_> {
@@ -225,7 +224,7 @@ impl Bytes<'_> {
         Some(*taken)
     }
 
-    /// Of a path that is not UTF-8 the rest is told.
+    /// Replaces invalid UTF-8.
     fn text(&mut self, length: u16) -> Option<String> {
         let (taken, rest) = self.0.split_at_checked(length.into())?;
         self.0 = rest;
@@ -262,7 +261,7 @@ mod tests {
         }
     }
 
-    /// Batches of these records, each as long as it gets, that say the same wall clock.
+    /// Batches of these records, each as long as possible, with one clock offset each.
     fn encode(records: &[Record]) -> Vec<u8> {
         let (mut all, mut batch) = (Vec::new(), Batch::default());
         for Record { role, monotonic_ns, duration_ns, call, args, error, subject, revision, field, .. } in records {
@@ -282,7 +281,7 @@ mod tests {
         all
     }
 
-    /// What is expected back of a text.
+    /// The expected result of a text.
     fn cut(text: &str, limit: usize) -> String {
         match text.len() <= limit {
             true => text.to_owned(),

@@ -1,4 +1,4 @@
-//! The file: records behind each other, appended in batches; what is older than a bound is cut out of it.
+//! The journal file: batches of records are appended; records older than a bound are cut off the front.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -13,35 +13,35 @@ use crate::record::Record;
 
 /// The newest bytes that are always kept: about 3,500 records. A Pod's start is about 140.
 pub const KEPT: u64 = 256 << 10;
-/// Stays when old records are cut out: a shim of the first layout has this page mapped, and counts in it.
+/// Kept when old records are cut off: a shim of the first layout has this page mapped, and counts in it.
 const PAGE: u64 = 4096;
 
-/// When waiting records are written.
+/// When buffered records are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
     /// Soon, by a thread of this process.
     Soon,
-    /// When told: the process has no threads, and knows when it has time.
+    /// On request: the process has no threads, and knows when it has time.
     Told,
-    /// The same by nothing but write(2): a filter may forbid the process what else there is.
+    /// The same using only write(2): a filter may forbid other calls.
     Bare,
 }
 
-/// A journal, with the records of this process that are not written yet.
+/// A journal, with this process's records that are not written yet.
 pub struct Journal {
     path: PathBuf,
     pace: Pace,
-    /// Who is told that it cannot be opened.
+    /// Called if it cannot be opened.
     failed: fn(&Path, &io::Error),
     waiting: Mutex<Batch>,
-    /// Held while writing: what was recorded first is first in the file.
+    /// Held while writing, to keep the file in recording order.
     output: Mutex<Output>,
 }
 
 enum Output {
     /// Not opened yet.
     Closed,
-    /// A copy for a child shares the description, so that no file is opened twice; old records are cut out up to `cut`.
+    /// A child's copy shares the description, so that no file is opened twice; old records are cut off up to `cut`.
     Open { file: Arc<File>, cut: u64 },
     /// It could not be opened, or was removed: records are lost.
     Gone,
@@ -54,18 +54,18 @@ impl Journal {
         Journal { path: path.to_owned(), pace, failed, waiting, output }
     }
 
-    /// A journal whose file is open already.
+    /// A journal whose file is already open.
     pub fn opened(path: &Path, pace: Pace, file: File) -> Journal {
         let output = Mutex::new(Output::Open { file: Arc::new(file), cut: 0 });
         Journal { path: path.to_owned(), pace, failed: |_, _| {}, waiting: Mutex::default(), output }
     }
 
-    /// Opens a journal's file, which is made if it does not exist.
+    /// Opens a journal's file, creating it if necessary.
     pub fn create(path: &Path) -> io::Result<File> {
         OpenOptions::new().append(true).create(true).mode(0o600).open(path)
     }
 
-    /// The same for a process about to be forked, which writes when told.
+    /// The same for a process about to be forked, which writes on request.
     pub fn for_child(&self) -> Journal {
         let output = match &*self.output() {
             Output::Open { file, .. } => Output::Open { file: file.clone(), cut: 0 },
@@ -82,14 +82,14 @@ impl Journal {
         Journal { path, pace: Pace::Bare, failed, waiting: Mutex::default(), output }
     }
 
-    /// Writes a batch that another process has sealed.
+    /// Writes a batch sealed by another process.
     pub fn append_batch(&self, batch: &[u8]) {
         if let Output::Open { file, .. } = &*self.output() {
             let _ = (&**file).write_all(batch);
         }
     }
 
-    /// Removes the file; what is recorded from now on is lost. Does nothing if there is none.
+    /// Removes the file; later records are lost. Does nothing if there is none.
     pub fn remove(&self) -> io::Result<()> {
         *self.locked() = Output::Gone;
         remove(&self.path)
@@ -99,11 +99,11 @@ impl Journal {
         &self.path
     }
 
-    /// Takes a record. Whether it is the first of those that are to be written soon.
+    /// Adds a record. Returns whether it is the first of those to be written soon.
     #[must_use]
     pub fn append(&self, event: &Event<'_>) -> bool {
         let mut waiting = self.waiting();
-        // Others may have come in between a batch that is full and its writing: one that is too long nobody could read.
+        // Other records may fill the batch again before it is written: an oversized one would be unreadable.
         while waiting.is_full() {
             drop(waiting);
             self.flush();
@@ -119,7 +119,7 @@ impl Journal {
         first && !full && self.pace == Pace::Soon
     }
 
-    /// Writes what waits. A failure loses it: the journal never fails what it records.
+    /// Writes buffered records. On failure they are lost: the journal never fails the recorded operation.
     pub fn flush(&self) {
         let mut output = self.output();
         let mut batch = std::mem::take(&mut *self.waiting());
@@ -131,7 +131,7 @@ impl Journal {
         let bytes = batch.sealed(now.wall_ns.wrapping_sub(now.monotonic_ns));
         let written = (&**file).write_all(bytes).is_ok();
         match self.pace {
-            // It has one thread, and goes on soon.
+            // It has one thread, and continues soon.
             Pace::Bare => {
                 batch.clear();
                 *self.waiting() = batch;
@@ -141,7 +141,7 @@ impl Journal {
         }
     }
 
-    /// The file, open.
+    /// The open file.
     fn output(&self) -> MutexGuard<'_, Output> {
         let mut output = self.locked();
         if let Output::Closed = *output {
@@ -165,7 +165,7 @@ impl Journal {
     }
 }
 
-/// Cuts out old records once twice as much is there as is kept. Takes and returns up to where that was done.
+/// Cuts off old records once the file is twice as large as what is kept. Takes and returns the end of the cut.
 fn bound(mut file: &File, cut: u64) -> u64 {
     let end = file.stream_position().unwrap_or(0);
     if end < cut + 2 * KEPT {
@@ -173,12 +173,12 @@ fn bound(mut file: &File, cut: u64) -> u64 {
     }
     let until = end - KEPT;
     let how = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    // SAFETY: plain values, and a descriptor that is open.
+    // SAFETY: plain values, and an open descriptor.
     let done = unsafe { libc::fallocate(file.as_raw_fd(), how, PAGE as i64, (until - PAGE) as i64) };
     if done == 0 {
         return until;
     }
-    // A filesystem without holes: all writers append, so they go on from the beginning.
+    // A filesystem without holes: all writers append, so they continue from the beginning.
     let _ = file.set_len(0);
     0
 }
@@ -191,7 +191,7 @@ impl Drop for Journal {
     }
 }
 
-/// Removes a journal that nobody of this process writes to, if it is there.
+/// Removes a journal that this process does not write to, if it exists.
 pub fn remove(path: &Path) -> io::Result<()> {
     match std::fs::remove_file(path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
@@ -199,9 +199,9 @@ pub fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The records of a journal in the order of their beginning; empty if the file does not exist.
+/// The records of a journal, ordered by start time; empty if the file does not exist.
 ///
-/// What is torn, and what still waits in the memory of a process, is left out. Errors: the file cannot be read.
+/// Leaves out torn records and those still buffered in a process. Fails if the file cannot be read.
 pub fn read(path: &Path) -> io::Result<Vec<Record>> {
     let mut file = match File::open(path) {
         Ok(file) => file,

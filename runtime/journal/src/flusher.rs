@@ -1,30 +1,29 @@
-//! The thread that writes an agent's records, off the path of what they record. It sleeps while there are none.
+//! The thread that writes an agent's records, off the path of the recorded operations. It sleeps while there are none.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::file::Journal;
 
-/// How long a record may wait: about a Pod's start and a half, so that most starts are written in one go.
+/// How long a record may be buffered: about one and a half Pod starts, so that most starts are written at once.
 const LAPSE: Duration = Duration::from_millis(25);
 
-/// Of the thread; what is not touched costs nothing, and the allocator's first use of a thread takes more than 60 KiB
-/// unoptimized.
+/// The thread's stack; untouched pages cost nothing, and a thread's first allocation uses more than 60 KiB in unoptimized builds.
 const STACK: usize = 256 << 10;
 
-/// Journals with records that wait: the first brings its journal here. One that has been full since is here once more.
+/// Journals with buffered records: added with the first record, and once more after being full.
 static WAITING: Mutex<Vec<Arc<Journal>>> = Mutex::new(Vec::new());
 static MORE: Condvar = Condvar::new();
-/// Whether there is such a thread.
+/// Whether the thread is running.
 static RUNNING: OnceLock<bool> = OnceLock::new();
 
-/// Writes now whatever waits in this process: before it ends.
+/// Writes everything buffered in this process now: before it exits.
 pub fn flush() {
     let journals = std::mem::take(&mut *waiting());
     journals.iter().for_each(|journal| journal.flush());
 }
 
-/// Has what waits in a journal written within [`LAPSE`].
+/// Schedules a journal to be written within [`LAPSE`].
 pub fn flush_soon(journal: Arc<Journal>) {
     let run = || std::thread::Builder::new().name("journal".to_owned()).stack_size(STACK).spawn(run).is_ok();
     if !*RUNNING.get_or_init(run) {
@@ -34,7 +33,7 @@ pub fn flush_soon(journal: Arc<Journal>) {
     journals.push(journal);
     let first = journals.len() == 1;
     drop(journals);
-    // Waking a thread takes longer than recording a dozen operations; with the first it is awake already.
+    // Waking a thread takes longer than recording a dozen operations; after the first record it is already awake.
     if first {
         MORE.notify_one();
     }

@@ -1,8 +1,8 @@
-//! The writer of small files that are kept: replaced whole, and on the disk at once or soon.
+//! Writes small persistent files: replaced atomically, synced at once or soon.
 //!
-//! A record of what lives is read again when an agent is killed: it must have its name before what it speaks of is made. After a
-//! power loss nothing lives that it could speak of, so nobody waits for the disk, which takes from a quarter of a millisecond to
-//! many, twice a file ([`replace`]). What outlives a boot is awaited ([`replace_durably`]).
+//! After an agent is killed, the records of live objects are read again: they must be in place before their objects are created.
+//! After a power loss those objects no longer exist, so writing does not wait for the disk, which takes from a quarter of a
+//! millisecond to many, twice per file ([`replace`]). What must survive a reboot is awaited ([`replace_durably`]).
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, Metadata};
@@ -13,21 +13,21 @@ use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// How long a record may wait for the disk: for what replaces it meanwhile, and for a Pod's start to be over.
+/// How long a sync is delayed: a newer version may replace the file meanwhile, and a Pod's start finish first.
 const DELAY: Duration = Duration::from_millis(500);
-/// How many records may wait for the disk.
+/// Maximum number of files waiting to be synced.
 const MAX_WAITING: usize = 4096;
 const STACK: usize = 256 << 10;
 
-/// Files that have their names and are perhaps not on the disk.
+/// Files in place that may not be on disk yet.
 static WAITING: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 static MORE: Condvar = Condvar::new();
-/// Whether there is a thread that syncs them.
+/// Whether the syncing thread is running.
 static RUNNING: OnceLock<bool> = OnceLock::new();
 
-/// Replaces `path` by `bytes`, for root's eyes, so that a crash of this process leaves the old or the new; its folder is made. The
-/// file is synced within a second or so, by another thread: a power loss before that may leave it empty. Returns what the file is like
-/// that was written, whatever is at `path` by now.
+/// Replaces `path` by `bytes`, readable by root only, so that a crash of this process leaves the old or the new version; creates
+/// its folder. Another thread syncs the file within a second or so: a power loss before that may leave it empty. Returns the
+/// metadata of the written file, whatever is at `path` by now.
 pub fn replace(path: &Path, bytes: &[u8]) -> Result<Metadata> {
     let file = rename_into_place(path, bytes, |_| Ok(()))?;
     let run = || thread::Builder::new().name("kept".to_owned()).stack_size(STACK).spawn(run).is_ok();
@@ -38,7 +38,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<Metadata> {
     file.metadata()
 }
 
-/// Leaves `path` to the thread that syncs, unless too many wait for it.
+/// Queues `path` for syncing, unless too many files wait.
 fn wait_for_the_disk(path: &Path) -> bool {
     let mut waiting = waiting();
     if waiting.len() >= MAX_WAITING && !waiting.contains(path) {
@@ -50,14 +50,14 @@ fn wait_for_the_disk(path: &Path) -> bool {
     true
 }
 
-/// Replaces `path` by `bytes`, for root's eyes, so that a crash of this process leaves the old or the new; its folder is made. It is
-/// never synced: for what is not asked for after a power loss.
+/// Replaces `path` by `bytes`, readable by root only, so that a crash of this process leaves the old or the new version; creates
+/// its folder. Never synced: for data that is not needed after a power loss.
 pub fn replace_unsynced(path: &Path, bytes: &[u8]) -> Result<()> {
     rename_into_place(path, bytes, |_| Ok(())).map(drop)
 }
 
-/// Replaces `path` by `bytes`, for root's eyes, so that a crash and a power loss leave the old or the new, and returns when the new
-/// is on the disk; its folder is made.
+/// Replaces `path` by `bytes`, readable by root only, so that a crash or a power loss leaves the old or the new version; returns
+/// when the new one is on disk; creates its folder.
 pub fn replace_durably(path: &Path, bytes: &[u8]) -> Result<()> {
     rename_into_place(path, bytes, File::sync_data)?;
     sync_folder(path)
@@ -81,7 +81,7 @@ fn rename_into_place(path: &Path, bytes: &[u8], written: impl FnOnce(&File) -> R
     Ok(file)
 }
 
-/// Returns when the folder that a path is in is on the disk, with the name there.
+/// Syncs the folder of a path, so that its name there is on disk.
 pub fn sync_folder(path: &Path) -> Result<()> {
     path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_data())
 }
@@ -102,7 +102,7 @@ fn run() {
     }
 }
 
-/// What goes meanwhile, with the Pod that it is of, needs no disk.
+/// A file removed meanwhile, together with its Pod, needs no sync.
 fn warn(path: &Path, synced: Result<()>) {
     match synced {
         Err(error) if error.kind() != ErrorKind::NotFound => {
@@ -155,7 +155,7 @@ mod tests {
             replace(&folder.path().join(format!("{n}")), b"record").unwrap();
             assert!(waiting().len() <= MAX_WAITING);
         }
-        // What is replaced is synced once, and what is gone is not missed.
+        // A replaced file is synced once, and a removed one is ignored.
         replace(&folder.path().join("0"), b"another").unwrap();
         fs::remove_file(folder.path().join("1")).unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);

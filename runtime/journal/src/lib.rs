@@ -1,6 +1,6 @@
-//! The journal: what a Pod cost the kernel. A bounded record of operations per Pod, written by the doors as they act.
+//! The journal: a bounded record of the kernel operations done for a Pod, written by the doors as they act.
 //!
-//! A [`JournalWriter`] is handed down to whoever makes system calls. It carries the *cause* (which object, at which revision,
+//! A [`JournalWriter`] is passed down to the code that makes system calls. It carries the *cause* (which object, at which revision,
 //! which field of its manifest), so that every record says not only what was done but why:
 //!
 //! ```
@@ -15,12 +15,11 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! Several processes (the agent, the shim, the shim's children until they exec) append to one file without a lock. A record
-//! first waits in the memory of its process, raw, so that it costs a tenth of a microsecond, and many are written by one
-//! system call as one batch: the agent's by a thread within 25 ms, the shim's before it waits for something to do, a child's
-//! when it has reported to the shim and before it executes. **A process that is killed takes what waits with it**, as does one
-//! that hangs in a system call. Nothing is ever synced to disk; a batch that was torn fails its checksum and is skipped by
-//! [`read`].
+//! Several processes (the agent, the shim, the shim's children until they exec) append to one file without a lock. A record is
+//! first buffered raw in its process, which costs a tenth of a microsecond, and many are written by one system call as one batch:
+//! the agent's by a thread within 25 ms, the shim's before it goes idle, a child's after reporting to the shim and before it
+//! executes. **A killed process loses its buffered records**, as does one that hangs in a system call. Nothing is ever synced to
+//! disk; a batch that was torn fails its checksum and is skipped by [`read`].
 
 mod args;
 mod batch;
@@ -44,14 +43,14 @@ pub use file::{KEPT, read, remove};
 pub use flusher::flush;
 pub use record::{Record, Role};
 
-/// Why something is done: the object, its revision, and the field of its manifest that asks for it.
+/// Why something is done: the object, its revision, and the field of its manifest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Cause {
     /// The uid of the object, or empty.
     pub subject: String,
     /// The object's revision (`metadata.resourceVersion`) that was acted on, or 0.
     pub revision: u64,
-    /// The field of the manifest, as `spec.containers[0].image`, or empty.
+    /// The field of the manifest, such as `spec.containers[0].image`, or empty.
     pub field: String,
 }
 
@@ -69,12 +68,12 @@ impl JournalWriter {
         JournalWriter { journal: None, role: Role::Agent, cause: Arc::default() }
     }
 
-    /// Appends to the journal at `path`, which is made if it does not exist (its folder must).
+    /// Appends to the journal at `path`, which is created if it does not exist (its folder must). Fails if it cannot be opened.
     pub fn open(path: &Path, role: Role) -> io::Result<JournalWriter> {
         JournalWriter::paced(path, role, Pace::Soon)
     }
 
-    /// [`JournalWriter::open`] for a process that is to have no thread but its own: records wait until [`JournalWriter::flush`].
+    /// [`JournalWriter::open`] for a single-threaded process: records are buffered until [`JournalWriter::flush`].
     pub fn open_until_told(path: &Path, role: Role) -> io::Result<JournalWriter> {
         JournalWriter::paced(path, role, Pace::Told)
     }
@@ -85,40 +84,39 @@ impl JournalWriter {
         Ok(JournalWriter { journal: Some(Arc::new(journal)), role, cause: Arc::default() })
     }
 
-    /// [`JournalWriter::open`] for a caller in a hurry: the file is opened by a thread, once something is recorded. If that cannot
-    /// be done, `failed` is told, and nothing is recorded.
+    /// [`JournalWriter::open`] without blocking: a thread opens the file with the first record. If that fails, `failed` is called, and nothing is recorded.
     pub fn open_soon(path: &Path, role: Role, failed: fn(&Path, &io::Error)) -> JournalWriter {
         JournalWriter { journal: Some(Arc::new(Journal::new(path, Pace::Soon, failed))), role, cause: Arc::default() }
     }
 
-    /// Removes the journal; what is recorded from now on is lost.
+    /// Removes the journal; later records are lost.
     pub fn remove(&self) -> io::Result<()> {
         self.journal.as_ref().map_or(Ok(()), |journal| journal.remove())
     }
 
-    /// Writes what this process has recorded there and not written yet.
+    /// Writes this process's buffered records.
     pub fn flush(&self) {
         if let Some(journal) = &self.journal {
             journal.flush();
         }
     }
 
-    /// The file behind it, if it records.
+    /// The journal's file, if it records.
     pub fn path(&self) -> Option<PathBuf> {
         self.journal.as_ref().map(|journal| journal.path().to_owned())
     }
 
-    /// The same journal, speaking for this object at this revision.
+    /// The same journal for this object at this revision.
     pub fn about(&self, subject: &str, revision: u64) -> JournalWriter {
         self.because(Cause { subject: subject.to_owned(), revision, field: String::new() })
     }
 
-    /// The same journal, with the whole cause replaced (it came over a wire).
+    /// The same journal with another cause (received over a wire).
     pub fn because(&self, cause: Cause) -> JournalWriter {
         JournalWriter { journal: self.journal.clone(), role: self.role, cause: Arc::new(cause) }
     }
 
-    /// The same journal and object, narrowed to one field of its manifest.
+    /// The same journal and object, narrowed to one manifest field.
     pub fn at(&self, field: &str) -> JournalWriter {
         if self.journal.is_none() && self.cause.subject.is_empty() {
             return self.clone();
@@ -126,21 +124,20 @@ impl JournalWriter {
         self.because(Cause { field: field.to_owned(), ..(*self.cause).clone() })
     }
 
-    /// The same journal and cause for a process about to be forked. Only that process may use it, and it flushes.
+    /// The same journal and cause for a process about to be forked. Only that process may use it, and must flush it.
     pub fn for_child(&self, role: Role) -> JournalWriter {
         let journal = self.journal.as_ref().map(|journal| Arc::new(journal.for_child()));
         JournalWriter { journal, role, cause: self.cause.clone() }
     }
 
-    /// [`JournalWriter::for_child`] for a process that is not to have the file open: its batches go, one write each, to `channel`,
-    /// and whoever reads them there takes them to the file with [`JournalWriter::forward`].
+    /// [`JournalWriter::for_child`] for a process that must not have the file open: it writes each batch to `channel`, whose reader appends it with [`JournalWriter::forward`].
     pub fn for_child_over(&self, role: Role, channel: OwnedFd) -> JournalWriter {
         let journal = self.journal.as_ref().map(|journal| Arc::new(journal.for_child_over(channel.into())));
         JournalWriter { journal, role, cause: self.cause.clone() }
     }
 
-    /// Appends a batch that came from a child. One that is torn, or tells of others than that role and this subject, is not a
-    /// child's and is dropped: `false`.
+    /// Appends a batch received from a child. A torn one, or one with other roles or subjects, is not a child's and is dropped:
+    /// `false`.
     pub fn forward(&self, batch: &[u8], role: Role) -> bool {
         let Some(journal) = &self.journal else { return true };
         let whole = batch::decode_whole(batch);
@@ -156,7 +153,7 @@ impl JournalWriter {
         &self.cause
     }
 
-    /// Does `act` and records it: its name, arguments (told only when recording), duration and result.
+    /// Runs `act` and records its name, arguments (rendered only when recording), duration and result.
     pub fn call<T, E: Display>(
         &self,
         name: &str,
@@ -170,7 +167,7 @@ impl JournalWriter {
         result
     }
 
-    /// [`JournalWriter::call`] for what may find that there is nothing to do: `None`, and nothing to tell.
+    /// [`JournalWriter::call`] for an operation that may have nothing to do: `None` is not recorded.
     pub fn call_if<T, E: Display>(
         &self,
         name: &str,
@@ -186,7 +183,7 @@ impl JournalWriter {
         result
     }
 
-    /// Records a moment that has no duration of its own: a state reached, a decision taken.
+    /// Records an event without duration: a state reached, a decision taken.
     pub fn note(&self, name: &str, args: impl for<'a> Fn(Args<'a>) -> Args<'a>) {
         if let Some(journal) = &self.journal {
             self.write(journal, Clock::monotonic(), name, &args, None);
@@ -201,7 +198,7 @@ impl JournalWriter {
         }
     }
 
-    /// All that is in the path of an operation that is recorded, beside itself.
+    /// All the overhead of recording an operation.
     fn write(&self, journal: &Arc<Journal>, began: u64, call: &str, args: Telling<'_>, error: Option<&dyn Display>) {
         let ended = Clock::monotonic();
         let error = error.map(|e| e.to_string());
@@ -226,7 +223,7 @@ impl std::fmt::Debug for JournalWriter {
     }
 }
 
-/// A moment by both clocks of the machine: records are ordered by the monotonic one and shown by the other.
+/// A point in time by both of the machine's clocks: records are ordered by the monotonic one and shown by the wall clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     /// Nanoseconds since 1970.

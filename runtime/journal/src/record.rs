@@ -1,4 +1,4 @@
-//! One record, as `trace` tells it.
+//! One record, as `trace` shows it.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub enum Role {
     Agent = 1,
     Shim = 2,
-    /// A container's first process, before it executes what the image says.
+    /// A container's first process, before it executes the image's command.
     Init = 3,
     Net = 4,
     Server = 5,
@@ -21,15 +21,15 @@ impl Role {
     }
 }
 
-/// One operation, as `trace` tells it.
+/// One operation, as `trace` shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
-    /// Where it stands in the journal: rises with the order in which processes wrote, and never repeats.
+    /// Its position in the journal: increases in writing order, and never repeats.
     pub sequence: u64,
-    /// When it began, in nanoseconds since 1970.
+    /// Its start, in nanoseconds since 1970.
     pub wall_ns: u64,
-    /// When it began, in nanoseconds since boot; comparable between processes.
+    /// Its start, in nanoseconds since boot; comparable between processes.
     pub monotonic_ns: u64,
     pub duration_ns: u64,
     pub pid: u32,
@@ -38,7 +38,7 @@ pub struct Record {
     pub call: String,
     /// Its arguments as short text.
     pub args: String,
-    /// The error as the door words it, or nothing after a success.
+    /// The error as text; empty on success.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     pub subject: String,

@@ -1,7 +1,8 @@
-//! AppArmor on this machine: which profiles are loaded, and the one that containers get unless their spec says otherwise.
+//! AppArmor on this machine: which profiles are loaded, and the default profile of containers.
 //!
-//! A process goes over to its profile when it executes ([`podwright_sys::app_armor`]); until then it is as unconfined as the agent.
-//! A profile is the machine's, not one sandbox's: it stays loaded for whoever runs under it, as removing it would set them free.
+//! A process switches to its profile on exec ([`podwright_sys::app_armor`]); until then it runs as unconfined as the agent. A
+//! profile belongs to the machine, not to one sandbox: it stays loaded for all processes under it, since removing it would
+//! unconfine them.
 
 use std::io::{Error as IoError, ErrorKind};
 use std::path::Path;
@@ -15,47 +16,46 @@ use tokio::process::Command;
 pub const DEFAULT: &str = "podwright-default";
 const TEXT: &str = include_str!("podwright-default");
 
-/// A kernel has it compiled in, and switched on at boot.
+/// Whether the kernel has it compiled in, and enabled at boot.
 const SWITCH: &str = "/sys/module/apparmor/parameters/enabled";
-/// Its place in securityfs, which has to be mounted.
+/// Its path in securityfs, which must be mounted.
 const FOLDER: &str = "/sys/kernel/security/apparmor";
-/// A line each, as [`listed`] reads them.
+/// One per line, as parsed by [`listed`].
 const PROFILES: &str = "/sys/kernel/security/apparmor/profiles";
 
-/// Where distributions keep the compiler of profiles. Not looked for by PATH: it runs with all rights.
+/// Where distributions install the profile compiler. Not searched in PATH: it runs with all privileges.
 const PARSERS: [&str; 3] = ["/usr/sbin/apparmor_parser", "/sbin/apparmor_parser", "/usr/bin/apparmor_parser"];
-/// Which features of the kernel the text was written for. Without it a parser takes those that were there before it knew of any.
+/// The kernel features that the text was written for. Without it a parser assumes those before ABIs were introduced.
 const ABI: (&str, &str) = ("/etc/apparmor.d/abi/3.0", "abi <abi/3.0>,\n");
 /// Compiling takes some 20 ms.
 const COMPILING: Duration = Duration::from_secs(30);
-/// As long a name as upstream takes.
+/// Upstream's maximum name length.
 const LONGEST_NAME: usize = 4095;
 
-/// Whether this machine's kernel confines by AppArmor.
+/// Whether this machine's kernel enforces AppArmor.
 pub fn is_enabled() -> bool {
     std::fs::read_to_string(SWITCH).is_ok_and(|text| text.starts_with('Y')) && Path::new(FOLDER).exists()
 }
 
-/// Whether this can be the name of one profile. The kernel takes more: several of them at once (`a//&b`), one beside that which
-/// is there (`&a`).
+/// Whether this is a valid name of one profile. The kernel accepts more: stacked ones (`a//&b`), or one on top of the current one
+/// (`&a`).
 pub fn is_name(name: &str) -> bool {
     let plain = name.bytes().all(|byte| matches!(byte, b' '..=b'~'));
     (1..=LONGEST_NAME).contains(&name.len()) && plain && name.trim() == name && !name.contains('&')
 }
 
-/// Whether a profile of this name is loaded.
+/// Whether a profile of this name is loaded. Fails if the list cannot be read.
 pub fn is_loaded(name: &str) -> Result<bool, IoError> {
     let text = std::fs::read_to_string(PROFILES)?;
     Ok(is_name(name) && listed(&text).any(|profile| profile == name))
 }
 
-/// The names of a list of profiles: each line is a name, and in brackets its mode.
+/// The names in a list of profiles: each line is a name, followed by its mode in parentheses.
 fn listed(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter_map(|line| Some(line.rsplit_once(" (")?.0))
 }
 
-/// Has the kernel know the default profile, as this release writes it; who runs under an earlier one goes on under this.
-/// Errors: in words.
+/// Loads this release's default profile; processes under an earlier version switch to it. Fails with a message.
 pub async fn load() -> Result<(), String> {
     let parser = PARSERS.iter().find(|path| Path::new(path).exists());
     let parser = parser.ok_or("apparmor_parser is not installed")?;
@@ -67,7 +67,7 @@ pub async fn load() -> Result<(), String> {
     let mut input = child.stdin.take().ok_or_else(|| failed(ErrorKind::BrokenPipe.into()))?;
     let text = text(Path::new(ABI.0).exists(), own_label().as_deref());
     let run = async {
-        // One that does not read it says why by its exit code.
+        // If it does not read it, its exit code tells why.
         let written = input.write_all(text.as_bytes()).await;
         drop(input);
         let output = child.wait_with_output().await?;
@@ -84,14 +84,14 @@ pub async fn load() -> Result<(), String> {
     }
 }
 
-/// The profile, for a parser that has the features or not, and for an agent that is confined itself.
+/// The profile, for a parser with or without the ABI file, and for an agent that is confined itself.
 fn text(has_abi: bool, label: Option<&str>) -> String {
     let abi = if has_abi { ABI.1 } else { "" };
     let ours = label.map(|label| format!("  signal (receive) peer={label},\n}}")).unwrap_or("}".into());
     format!("{abi}{}{ours}\n", TEXT.trim_end().trim_end_matches('}'))
 }
 
-/// The profile that we are under, if we are; one that a rule cannot name as it is counts as none.
+/// Our own profile, if any; a label that a rule cannot name literally counts as none.
 fn own_label() -> Option<String> {
     let read = |name: &str| std::fs::read_to_string(Path::new("/proc/self/attr").join(name));
     let text = read("apparmor/current").or_else(|_| read("current")).ok()?;

@@ -1,4 +1,4 @@
-//! Removing cgroups, whatever a container has made below its own.
+//! Removes cgroups, whatever a container has created below its own.
 
 use std::ffi::CString;
 use std::io::{Error as IoError, ErrorKind, Result as IoResult};
@@ -13,22 +13,23 @@ use rustix::io::Errno;
 
 use super::{await_empty, kill};
 
-/// As long as processes take to die that were killed.
+/// How long killed processes may take to die.
 const DEATH: Duration = Duration::from_secs(5);
-/// As long as the cgroups below one take together: a thread goes through them, and who ends the agent waits for it. What is left goes
-/// when it is asked for again.
+/// Time limit for all cgroups below one: a thread walks through them, and the agent's shutdown waits for it. The rest is removed on
+/// the next call.
 const LONGEST: Duration = Duration::from_secs(10);
-/// So many names of a cgroup are read at a time.
+/// Number of names read at a time.
 const PIECE: usize = 4096;
 
 const LIST: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Kills what is left in a cgroup and all below it, and removes them; a missing one is fine.
+/// Kills what is left in a cgroup and below, and removes them; succeeds if it does not exist.
 pub(super) fn remove(kernel: &Kernel, cgroup: &Path) -> SysResult<()> {
     if !cgroup.exists() {
         return Ok(());
     }
-    // Once, here: that is all below it, too. Where it cannot be done, what is left keeps the cgroup, and that says why.
+    // Kills once, here: that includes everything below. If it fails, the remaining processes keep the cgroup, and removing it
+    // reports why.
     let killed = match await_empty(cgroup, Duration::ZERO) {
         true => Ok(()),
         false => kill(kernel, cgroup),
@@ -36,7 +37,7 @@ pub(super) fn remove(kernel: &Kernel, cgroup: &Path) -> SysResult<()> {
     await_empty(cgroup, DEATH);
     let end = Instant::now() + LONGEST;
     let mut emptied = empty(kernel, cgroup, end);
-    // Who has a descriptor of one of them, in another Pod, can make more as fast as they go.
+    // A process in another Pod with a descriptor of one of them could create more as fast as they are removed.
     let most = cgroup.join("cgroup.max.descendants");
     let is_closed = emptied.is_err() && kernel.write(&most, "0").is_ok();
     if is_closed {
@@ -44,7 +45,7 @@ pub(super) fn remove(kernel: &Kernel, cgroup: &Path) -> SysResult<()> {
     }
     let removed = killed.and(emptied).and_then(|()| kernel.rmdir(cgroup));
     if is_closed && removed.is_err() {
-        // What stays is used again, as the root of all is by the next agent.
+        // What stays is used again, as the root is by the next agent.
         let _ = kernel.write(&most, "max");
     }
     removed
@@ -62,13 +63,13 @@ fn empty(kernel: &Kernel, cgroup: &Path, end: Instant) -> SysResult<()> {
     }
 }
 
-/// A cgroup that is gone through: those in it that are known of, and not seen to yet.
+/// A cgroup being walked: its known children that are not handled yet.
 struct Level {
     name: CString,
     left: Vec<CString>,
-    /// Whether there are more of them than that.
+    /// Whether there are more than that.
     has_more: bool,
-    /// Whether any has gone since they were read.
+    /// Whether any was removed since they were read.
     goes_on: bool,
 }
 
@@ -78,10 +79,10 @@ impl Level {
     }
 }
 
-/// Removes all cgroups below the one that is open, whose `children` are known. What does not go keeps nothing else there.
+/// Removes all cgroups below the open one, whose `children` are known. One that cannot be removed does not keep the others.
 ///
-/// They may be nested deeper than a path is long: each is left again by its `..`, which is where it was entered from, as nobody moves
-/// a cgroup; so one descriptor is enough, and the way is gone once.
+/// They may be nested deeper than PATH_MAX: each is left through its `..`, which is where it was entered from, as cgroups cannot be
+/// moved; so one descriptor is enough, and each path is walked once.
 fn empty_from(top: OwnedFd, children_of_top: Vec<CString>, end: Instant) -> IoResult<()> {
     let (mut here, mut level) = (top, Level::of(CString::default(), children_of_top));
     let (mut above, mut failed) = (Vec::new(), None);
@@ -92,7 +93,7 @@ fn empty_from(top: OwnedFd, children_of_top: Vec<CString>, end: Instant) -> IoRe
         if let Some(name) = level.left.pop() {
             match rmdir_at(&here, &name) {
                 Ok(()) => level.goes_on = true,
-                // There are others in it, or processes.
+                // It contains others, or processes.
                 Err(Errno::BUSY) => match openat(&here, &name, LIST, Mode::empty()) {
                     Ok(entered) => match children(&entered) {
                         Ok(inside) => {
@@ -123,7 +124,7 @@ fn empty_from(top: OwnedFd, children_of_top: Vec<CString>, end: Instant) -> IoRe
     }
 }
 
-/// A missing one is fine.
+/// Succeeds if it does not exist.
 fn rmdir_at(parent: &OwnedFd, name: &CString) -> Result<(), Errno> {
     match unlinkat(parent, name, AtFlags::REMOVEDIR) {
         Err(Errno::NOENT) => Ok(()),
@@ -131,7 +132,7 @@ fn rmdir_at(parent: &OwnedFd, name: &CString) -> Result<(), Errno> {
     }
 }
 
-/// A piece of the names of the cgroups in one.
+/// Some of the names of a cgroup's children.
 fn children(cgroup: &OwnedFd) -> Result<Vec<CString>, Errno> {
     let mut names = Vec::new();
     for entry in Dir::read_from(cgroup)? {
@@ -158,7 +159,7 @@ mod tests {
     use super::*;
     use crate::spec::CgroupName;
 
-    /// One cgroup in the other: how many the kernel makes.
+    /// Nests cgroups; returns how many the kernel creates.
     fn nest(top: &Path, name: &str, deep: usize) -> usize {
         let mut here = openat(CWD, top, LIST, Mode::empty()).unwrap();
         for depth in 0..deep {
@@ -177,7 +178,7 @@ mod tests {
         let root = format!("/podwright-removal-{}", std::process::id());
         let (tree, name) = (Tree::open(&kernel, Path::new(&root)).unwrap(), CgroupName::new("pod"));
         let pod = tree.make(&kernel, &name).unwrap();
-        // Longer than a path, and many side by side, as who lifts the bounds leaves them.
+        // Longer than PATH_MAX, and many siblings, as possible without the bounds.
         assert_eq!(nest(&pod, &"d".repeat(60), 200), 200);
         fs::create_dir(pod.join("beside")).unwrap();
         (0..300).for_each(|at| fs::create_dir(pod.join(format!("beside/{at}"))).unwrap());

@@ -1,20 +1,20 @@
-//! How many descriptors processes have open, and how many of them are sockets; looked at up to a bound.
+//! Counts processes' open descriptors and sockets, up to a bound.
 
 use std::fs;
 use std::path::Path;
 
-/// So many descriptors of a cgroup are looked at, and so many processes: who has more makes nobody work for it.
+/// Maximum number of inspected descriptors, and of processes, of a cgroup: bounds the work.
 pub const MOST: u64 = 8192;
 const PROCESSES: usize = 4096;
 
-/// `None`: there are more than are looked at.
+/// `None`: more than the bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Descriptors {
     pub all: Option<u64>,
     pub sockets: Option<u64>,
 }
 
-/// Of these processes; those that are gone have none.
+/// Of these processes; exited ones have none.
 pub fn count(pids: &[u32]) -> Descriptors {
     if pids.len() > PROCESSES {
         return Descriptors::default();
@@ -22,7 +22,7 @@ pub fn count(pids: &[u32]) -> Descriptors {
     let (mut all, mut sockets, mut left) = (0, Some(0), MOST);
     for pid in pids {
         let folder = format!("/proc/{pid}/fd");
-        // Since Linux 6.2 the folder's size is their number, at the price of one call; before, and for none, it is 0.
+        // Since Linux 6.2 the folder's size is their number, for a single call; before, and for an empty folder, it is 0.
         let Ok(told) = fs::metadata(&folder).map(|folder| folder.len()) else { continue };
         let too_many = told > left || (told > 0 && sockets.is_none());
         let looked = if too_many { None } else { look(Path::new(&folder), left) };
@@ -38,8 +38,8 @@ pub fn count(pids: &[u32]) -> Descriptors {
     Descriptors { all: Some(all), sockets }
 }
 
-/// The descriptors in a folder, and how many are sockets; `None` where there are more than `most`. A link's text is the kernel's:
-/// nothing is asked of what it leads to.
+/// The number of descriptors in a folder, and of sockets; `None` if there are more than `most`. A link's text comes from the
+/// kernel: its target is not accessed.
 fn look(folder: &Path, most: u64) -> Option<(u64, u64)> {
     let (mut all, mut sockets) = (0, 0);
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -47,7 +47,7 @@ fn look(folder: &Path, most: u64) -> Option<(u64, u64)> {
             return None;
         }
         all += 1;
-        // One that was closed meanwhile was none.
+        // One closed meanwhile does not count.
         let target = fs::read_link(entry.path());
         sockets += u64::from(target.is_ok_and(|target| target.as_os_str().as_encoded_bytes().starts_with(b"socket:")));
     }
@@ -73,7 +73,7 @@ mod tests {
             assert_eq!(count(&[child.id(), u32::MAX]), Descriptors { all: Some(0), sockets: Some(0) });
             found
         };
-        // The others are whatever the tests beside this one have at that moment.
+        // The others belong to concurrent tests.
         let (socket, _other) = UnixStream::pair().unwrap();
         let (without, with) = (of(Stdio::null()), of(OwnedFd::from(socket).into()));
         assert!(without.all >= Some(3), "{without:?}");
@@ -91,7 +91,7 @@ mod tests {
         assert_eq!(look(folder.path(), 19), None);
     }
 
-    /// One that holds more than anybody looks at: their number is told where the kernel tells it, sockets are not, and it costs little.
+    /// One with more than the bound: the total is known from the kernel, the sockets are not, at low cost.
     #[test]
     fn a_process_with_too_many_costs_no_more_than_one_with_few() {
         if std::env::var_os("HOLDS_MANY").is_some() {
@@ -125,7 +125,7 @@ mod tests {
 
     const READY: &str = "ready";
 
-    /// In a process of its own, until who has begun it lets go.
+    /// In a child process, until the parent releases it.
     fn hold_many() {
         use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
         let most = MOST + 100;

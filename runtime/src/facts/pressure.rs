@@ -1,18 +1,18 @@
-//! Pressure stall information: for how long work has waited for a resource, of a cgroup (`cpu.pressure`) or of the machine
+//! Pressure stall information: how long work waited for a resource, of a cgroup (`cpu.pressure`) or of the machine
 //! (`/proc/pressure/cpu`).
 
 use std::fs;
 use std::path::Path;
 
-/// `None`: this kernel does not tell.
+/// `None`: not available in this kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pressure {
-    /// Some tasks have waited, or all that had something to do.
+    /// `some` tasks stalled, or all non-idle ones (`full`).
     pub some: Option<Stall>,
     pub full: Option<Stall>,
 }
 
-/// Shares of the last 10, 60 and 300 s, in per cent, and all the time so far.
+/// Shares of the last 10, 60 and 300 s in per cent, and the total time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stall {
     pub avg10: f64,
@@ -22,12 +22,12 @@ pub struct Stall {
 }
 
 impl Pressure {
-    /// Nothing of a file that is not there, or that a host with the accounting switched off refuses to read.
+    /// Empty if the file does not exist or cannot be read, because the accounting is switched off.
     pub fn read(file: &Path) -> Pressure {
         Pressure::parse(&fs::read_to_string(file).unwrap_or_default())
     }
 
-    /// `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`, and the same with `full`, which older kernels do not have for the CPU.
+    /// Parses `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`, and the same with `full`, which older kernels lack for the CPU.
     fn parse(text: &str) -> Pressure {
         let line = |kind: &str| {
             let fields = text.lines().find_map(|line| line.strip_prefix(kind)?.strip_prefix(' '))?;

@@ -1,4 +1,4 @@
-//! What the node itself uses, beside its Pods' containers: the agent, the shims, and all Pods together.
+//! The node's own resource usage beside its containers: the agent, the shims, and all Pods together.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::Group;
 use crate::usage;
 
-/// A part of the node, by upstream's name for it.
+/// A part of the node, by upstream's name.
 #[derive(Clone, Debug, Default)]
 pub struct SystemFacts {
     pub name: &'static str,
@@ -18,18 +18,18 @@ pub struct SystemFacts {
 
 const TICK_MS: u64 = 10;
 
-/// This process, which is the kubelet's place in what upstream tells.
+/// This process, reported as upstream's kubelet.
 pub fn agent(booted: Option<Timestamp>) -> SystemFacts {
     let text = |file: &str| fs::read_to_string(file).unwrap_or_default();
     let (stat, status) = (text("/proc/self/stat"), text("/proc/self/status"));
     SystemFacts { name: "kubelet", ..process(&stat, &status, booted) }
 }
 
-/// Of a process by its `stat` and `status`; proc_pid_stat(5).
+/// A process, from its `stat` and `status`; proc_pid_stat(5).
 fn process(stat: &str, status: &str, booted: Option<Timestamp>) -> SystemFacts {
-    // Its name is in brackets and may have brackets itself.
+    // Its name is in parentheses and may contain some itself.
     let fields: Vec<&str> = stat.rsplit_once(") ").map_or("", |(_, rest)| rest).split(' ').collect();
-    // The first one here is the third there.
+    // Field 3 of the man page is the first one here.
     let field = |number: usize| fields.get(number - 3)?.trim().parse::<u64>().ok();
     let micros = |number: usize| Some(field(number)?.saturating_mul(TICK_MS * 1000));
     let bytes = |name: &str| Some(usage::kib(status, name)?.saturating_mul(1024));
@@ -51,7 +51,7 @@ fn process(stat: &str, status: &str, booted: Option<Timestamp>) -> SystemFacts {
     SystemFacts { name: "", started, group }
 }
 
-/// The shims, and all Pods: what is in the runtime's cgroup beside the shims'.
+/// The shims, and all Pods: what is in the runtime's cgroup besides the shims.
 pub fn runtime(root: &Path, shims: &Path) -> [SystemFacts; 2] {
     let (all, shims) = (Group::read(root), Group::read(shims));
     let less = |which: fn(&Group) -> Option<u64>| Some(which(&all)?.saturating_sub(which(&shims)?));

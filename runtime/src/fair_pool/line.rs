@@ -1,34 +1,34 @@
-//! Who is next, as data: pure, with the time given.
+//! The order of turns, as data: pure, with the time as an argument.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// So many turns are taken at once.
+/// Maximum number of concurrent turns.
 const PLACES: usize = 32;
-/// So many of them by one owner, ...
+/// Maximum number of one owner's turns, ...
 const SHARE: usize = 2;
-/// ... and more while all together have fewer than this.
+/// ... with more while there are fewer in total than this.
 pub const ALONE: usize = PLACES / 2;
-/// Whoever takes longer is stuck: his place is another owner's, ...
+/// A longer turn counts as hanging: its place is given to another owner, ...
 const STUCK: Duration = Duration::from_secs(5);
-/// ... until there are so many turns in all. Each is a thread.
+/// ... up to this total number of turns. Each is a thread.
 const MOST: usize = 128;
-/// Who comes is before those who have had a turn, but not before those who have waited for longer than so many turns.
+/// A newcomer precedes owners who have had a turn, but not those who have waited for more than this many turns.
 const AHEAD: u64 = PLACES as u64;
 
-/// What waits for its turn, and whose turn it is.
+/// Waiting jobs, and turns in progress.
 pub struct Line<J> {
     owners: BTreeMap<String, Owner<J>>,
-    /// The turns that have not ended, by their numbers: when they began.
+    /// Start times of turns in progress, by number.
     underway: BTreeMap<u64, Instant>,
     turns: u64,
 }
 
 struct Owner<J> {
-    /// With the time before which it is not to be done.
+    /// Jobs with their earliest start times.
     waiting: VecDeque<(Instant, J)>,
     underway: usize,
-    /// The number of the last turn; of who has had none, of the one that he is reckoned to have had.
+    /// The number of the last turn; for an owner without any, the number it is treated as having had.
     served: u64,
 }
 
@@ -52,21 +52,21 @@ impl<J> Owner<J> {
 }
 
 impl<J> Line<J> {
-    /// Who has nothing left is forgotten, and comes anew with his next job: however many come so, and however often, they pass each
-    /// of those who wait for [`AHEAD`] turns alone.
+    /// An owner without jobs is dropped, and starts over with its next job: such owners overtake each waiting one only for
+    /// [`AHEAD`] turns, however many there are.
     pub fn push(&mut self, owner: &str, job: J, due: Instant) {
         let served = self.turns.saturating_sub(AHEAD);
         let new = || Owner { waiting: VecDeque::new(), underway: 0, served };
         self.owners.entry(owner.to_owned()).or_insert_with(new).waiting.push_back((due, job));
     }
 
-    /// The next turn, if there is a place: of the owner who has had none for longest, what has waited longest.
+    /// The next turn, if there is a place: the oldest job of the owner whose last turn is longest ago.
     pub fn next(&mut self, now: Instant) -> Option<(Given, J)> {
         let held = self.underway.values().filter(|begun| now < **begun + STUCK).count();
         if held >= PLACES || self.underway.len() >= MOST {
             return None;
         }
-        // Those that are stuck included: they are to get no more.
+        // Including hanging ones: they get no more.
         let all = self.underway.len();
         let ready = self.owners.iter_mut().filter(|(_, own)| own.is_ready(now, all));
         let (owner, own) = ready.min_by_key(|(_, own)| own.served)?;
@@ -78,7 +78,7 @@ impl<J> Line<J> {
         Some((Given { owner: owner.clone(), number: self.turns }, job))
     }
 
-    /// A turn has ended.
+    /// A turn ended.
     pub fn end(&mut self, given: &Given) {
         if self.underway.remove(&given.number).is_none() {
             return;
@@ -93,12 +93,12 @@ impl<J> Line<J> {
         self.owners.values().any(|own| !own.waiting.is_empty())
     }
 
-    /// How many jobs an owner has, those whose turn it is included.
+    /// The number of an owner's jobs, including those in progress.
     pub fn of(&self, owner: &str) -> usize {
         self.owners.get(owner).map_or(0, |own| own.waiting.len() + own.underway)
     }
 
-    /// When there may be a [`next`](Line::next) one though no turn ends: something is due, or somebody is known to be stuck.
+    /// When there may be a [`next`](Line::next) one without a turn ending: a job is due, or a turn counts as hanging.
     pub fn wake(&self, now: Instant) -> Option<Instant> {
         let due = self.owners.values().flat_map(|own| own.waiting.iter().map(|(due, _)| *due));
         due.chain(self.underway.values().map(|begun| *begun + STUCK)).filter(|at| *at > now).min()
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(all(&mut line, now).len(), PLACES);
         assert_eq!(line.wake(now), Some(now + STUCK));
         line.push("late", 1000, now);
-        // All are stuck: those who have had none come first, and nobody has more than his share.
+        // All hang: owners without a turn come first, and none gets more than its share.
         let later = now + STUCK;
         let next = all(&mut line, later);
         assert_eq!((next.len(), next[0].1), (PLACES, 1000));
@@ -161,8 +161,8 @@ mod tests {
         assert_eq!(line.underway.len(), MOST);
     }
 
-    /// A model of owners who come with one job each, more than there are places for, and of one who has many: how many turns are
-    /// between two of his. `next`: who comes when the turn of such an owner has ended.
+    /// Simulates more owners with one job each than there are places, and one owner with many: returns the longest gap, in turns,
+    /// between two of the latter's. `next`: which owner arrives when such a turn has ended.
     fn longest_wait(comers: usize, next: impl Fn(&str, usize) -> String) -> usize {
         let (mut line, now) = (Line::default(), Instant::now());
         (0..comers).for_each(|n| line.push(&format!("comer{n}"), 1, now));

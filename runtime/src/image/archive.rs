@@ -23,8 +23,8 @@ const DEFAULT_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/b
 const LAYER_TAR: &str = "application/vnd.oci.image.layer.v1.tar";
 
 impl ImageStore {
-    /// Makes an image of one layer out of a root filesystem's tar (plain, gzip or zstd). The same tar and options give
-    /// the same image id. Blocks: call it where that is allowed (`spawn_blocking`).
+    /// Creates an image of one layer from a root filesystem's tar (plain, gzip or zstd). The same tar and options give the same
+    /// image id. Blocks: call it in `spawn_blocking`. Fails if the tar or name is invalid, or it cannot be stored.
     pub fn import(&self, tar: impl Read, name: &str, options: &ImportOptions) -> Result<Image> {
         let name = local_name(name)?;
         let allowance = self.inner.allowance();
@@ -35,13 +35,13 @@ impl ImageStore {
         self.inner.publish(&[name.key()], &manifest, &config, &manifest, &[unpacked.diff_id])
     }
 
-    /// Loads every image of an OCI layout's tar or a docker-save archive (plain, gzip or zstd), under the names that it
-    /// gives them; `name` is for archives that give none. Blocks, as `import` does.
+    /// Loads every image of an OCI layout's tar or a docker-save archive (plain, gzip or zstd), under the names it contains; `name`
+    /// is for archives without names. Blocks, like `import`.
     ///
-    /// 1. The archive's files. 2. What each image is to be. 3. Layers that are missing. 4. Names, once all is there.
+    /// 1. The archive's files. 2. A plan of each image. 3. Missing layers. 4. Names, once everything is there.
     pub fn load(&self, archive: impl Read, name: Option<&str>) -> Result<Vec<Image>> {
         let fallback = name.map(local_name).transpose()?;
-        // The archive's own bytes count, and nothing that comes out of it: what is packed twice stays as small as it came.
+        // Only the archive's own bytes count as input, not what is unpacked from it: double compression gains nothing.
         let allowance = self.inner.allowance();
         let files = Files::read(&self.inner, archive, &allowance)?;
         let found = match (files.has("index.json"), files.has("manifest.json")) {
@@ -71,7 +71,7 @@ impl ImageStore {
         stored
     }
 
-    /// Makes the layers that are not here.
+    /// Unpacks the missing layers.
     fn unpack(&self, files: &Files, image: &Planned, allowance: &Arc<Allowance>) -> Result<()> {
         let Planned { found, diff_ids, chain, .. } = image;
         for (index, chain_id) in chain.iter().enumerate() {
@@ -86,7 +86,7 @@ impl ImageStore {
     }
 }
 
-/// What an image of an archive is to be: the names that it gets, and its layers.
+/// Plans an image of an archive: its names and layers.
 fn planned(found: FoundImage, fallback: Option<&ImageName>) -> Result<Planned> {
     let names: Vec<String> = match (found.names.is_empty(), fallback) {
         (false, _) => found.names.iter().map(|n| Ok(ImageName::parse(n)?.key())).collect::<Result<_>>()?,
@@ -101,7 +101,7 @@ fn planned(found: FoundImage, fallback: Option<&ImageName>) -> Result<Planned> {
     Ok(Planned { found, names, diff_ids, chain })
 }
 
-/// A name that may be given to something made here: without a digest, which only content can have.
+/// A name for something created here: without a digest, which only follows from content.
 fn local_name(name: &str) -> Result<ImageName> {
     let parsed = ImageName::parse(name)?;
     match parsed.digest() {
@@ -114,7 +114,7 @@ fn encode(value: &serde_json::Value) -> Result<Vec<u8>> {
     serde_json::to_vec(value).map_err(|e| ImageError::Local(format!("encode JSON: {e}")))
 }
 
-/// An archive's own counts: each image is unpacked and stored, each name is a file.
+/// Limits counts chosen by the archive: each image is unpacked and stored, each name is a file.
 fn check_count(what: &str, count: usize) -> Result<()> {
     let refused = || ImageError::Invalid(format!("{count} {what} in the archive, more than {MAX_IMAGES}"));
     if count > MAX_IMAGES { Err(refused()) } else { Ok(()) }
@@ -159,9 +159,9 @@ fn import_config(options: &ImportOptions, diff_id: &str) -> serde_json::Value {
     })
 }
 
-/// An image of an archive: its documents, the names of its layers' files, its names.
+/// An image of an archive: its documents, its layers' file names, its names.
 struct FoundImage {
-    /// What its names stand for: the manifest, or an index that has it.
+    /// The target of its names: the manifest, or an index containing it.
     target: Vec<u8>,
     manifest: Vec<u8>,
     config: Vec<u8>,
@@ -178,7 +178,7 @@ struct Planned {
     chain: Vec<String>,
 }
 
-/// The images of an OCI layout, entries of one manifest together.
+/// The images of an OCI layout, grouping entries of one manifest.
 fn oci_images(files: &Files) -> Result<Vec<FoundImage>> {
     let index: ImageIndex = parse("index.json", &files.document("index.json")?)?;
     check_count("images", index.manifests().len())?;
@@ -199,8 +199,8 @@ fn oci_images(files: &Files) -> Result<Vec<FoundImage>> {
     Ok(found.into_iter().map(|(_, image)| image).collect())
 }
 
-/// The digest of the manifest that an entry of index.json means on this host, through a nested index if need be; and the document
-/// that the entry itself names.
+/// The digest of the manifest for this host that an entry of index.json refers to, possibly through a nested index; and the
+/// document of the entry itself.
 fn host_manifest(files: &Files, entry: &Descriptor) -> Result<Option<(String, Vec<u8>)>> {
     if entry.platform().is_some() && !fits_host(entry) {
         return Ok(None);
@@ -214,7 +214,7 @@ fn host_manifest(files: &Files, entry: &Descriptor) -> Result<Option<(String, Ve
     Ok(nested.manifests().iter().find(|m| fits_host(m)).map(|m| (m.digest().to_string(), document)))
 }
 
-/// containerd and docker write the whole name; others the reference, which may be a mere tag and no name at all.
+/// containerd and docker write the full name; others the reference, which may be a bare tag and not a name.
 fn oci_name(entry: &Descriptor) -> Option<String> {
     let annotations = entry.annotations().as_ref()?;
     let whole = annotations.get("io.containerd.image.name");
@@ -230,7 +230,7 @@ struct DockerImage {
     layers: Vec<String>,
 }
 
-/// The images of a docker-save archive. It has no manifests, so they are made here.
+/// The images of a docker-save archive. It has no manifests, so they are generated.
 fn docker_images(files: &Files) -> Result<Vec<FoundImage>> {
     let list: Vec<DockerImage> = parse("manifest.json", &files.document("manifest.json")?)?;
     check_count("images", list.len())?;
@@ -291,7 +291,7 @@ mod tests {
         let layers = |count: usize| check_layers(&vec![digest::sha256(b"layer"); count], count);
         layers(MAX_LAYERS).unwrap();
         assert_eq!(layers(MAX_LAYERS + 1).unwrap_err().to_string(), "129 layers, more than 128");
-        // An index that names one large document as often as it likes.
+        // An index that refers to one large document any number of times.
         let manifest = serde_json::to_string(&manifest(&digest::sha256(b"{}"), 2, Vec::new())).unwrap();
         let document = format!("{manifest}{}", " ".repeat(MAX_DOCUMENT as usize - manifest.len()));
         let digest = digest::sha256(document.as_bytes());

@@ -1,4 +1,4 @@
-//! What a file is beside its content: owner, mode, times and xattrs, read from an entry or a lower layer and set on what is made.
+//! A file's attributes: owner, mode, times and xattrs, read from an entry or a lower layer and set on created files.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,8 +10,8 @@ use super::ImageError;
 use super::tarball::Entry;
 use super::view::{ViewEntry, find_beneath, proc_path};
 
-/// Bytes that a file's xattrs may have, names and values together: the kernel keeps them in memory for who looks at them, and each
-/// directory of a layer below is given those that it has there anew.
+/// Maximum bytes of a file's xattrs, names and values together: the kernel caches them in memory, and each directory of an upper
+/// layer gets a copy of those below.
 pub(super) const MAX_XATTRS: usize = 64 << 10;
 
 /// Owner, mode, times and xattrs, as an entry or a lower layer has them.
@@ -32,14 +32,14 @@ impl From<&Entry> for Attributes {
 }
 
 impl Attributes {
-    /// Of a directory that no layer says anything about.
+    /// For a directory that no layer describes.
     pub(super) fn plain() -> Attributes {
         Attributes { uid: 0, gid: 0, mode: 0o755, mtime: (0, 0), xattrs: Vec::new() }
     }
 
     pub(super) fn of(found: &ViewEntry) -> io::Result<Attributes> {
         let stat = &found.stat;
-        // Symlinks in /proc/self/fd lead to what they name, so a symlink's own xattrs cannot be had that way.
+        // Symlinks in /proc/self/fd resolve to their targets, so a symlink's own xattrs cannot be read this way.
         let xattrs = if found.kind() == FileType::Symlink { Vec::new() } else { xattrs_of(&found.proc_path())? };
         Ok(Attributes {
             uid: stat.st_uid,
@@ -59,7 +59,7 @@ impl Attributes {
         (Some(Uid::from_raw(self.uid)), Some(Gid::from_raw(self.gid)))
     }
 
-    /// In this order: chown clears setuid bits and capabilities; the time goes last.
+    /// In this order: chown clears setuid bits and capabilities; the time is set last.
     pub(super) fn set_on_file(&self, fd: impl AsFd) -> io::Result<()> {
         let (uid, gid) = self.owner();
         rustix::fs::fchown(&fd, uid, gid)?;
@@ -68,7 +68,7 @@ impl Attributes {
         Ok(rustix::fs::futimens(&fd, &self.times())?)
     }
 
-    /// For what cannot be opened: symlinks, devices, fifos.
+    /// For what cannot be opened: symlinks, devices, FIFOs.
     pub(super) fn set_on_name(&self, dir: &OwnedFd, name: &[u8], symlink: bool) -> io::Result<()> {
         let (uid, gid) = self.owner();
         rustix::fs::chownat(dir, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
@@ -76,7 +76,7 @@ impl Attributes {
             if let Some(found) = find_beneath(dir, name)? {
                 self.set_xattrs(&found.proc_path())?;
             }
-            // Made by us a moment ago and no symlink, so there is nothing to follow.
+            // Created by us a moment ago and not a symlink, so nothing is followed.
             rustix::fs::chmodat(dir, name, Mode::from_raw_mode(self.mode), AtFlags::empty())?;
         }
         Ok(rustix::fs::utimensat(dir, name, &self.times(), AtFlags::SYMLINK_NOFOLLOW)?)
@@ -84,14 +84,14 @@ impl Attributes {
 
     fn set_xattrs(&self, path: &str) -> io::Result<()> {
         for (name, value) in &self.xattrs {
-            // overlayfs' own marks are ours to set: an image could make it look elsewhere with them.
+            // overlayfs' own marks are set only by us: an image could redirect lookups with them.
             if name.starts_with("trusted.overlay.") || name.starts_with("user.overlay.") {
                 continue;
             }
             match rustix::fs::setxattr(path, name.as_str(), value, XattrFlags::empty()) {
-                // As containerd: a file system without them makes do without them.
+                // As containerd: ignored on file systems without xattrs.
                 Ok(()) | Err(Errno::OPNOTSUPP) => {}
-                // user.* is for files and directories only.
+                // user.* is only for files and directories.
                 Err(Errno::PERM) if name.starts_with("user.") => {}
                 Err(error) => return Err(io::Error::new(error.kind(), format!("set {name}: {error}"))),
             }
@@ -100,7 +100,7 @@ impl Attributes {
     }
 }
 
-/// The bytes of a file's xattrs, names and values. Errors: more than it may have.
+/// The size of a file's xattrs, names and values. Fails if it exceeds the limit.
 pub(super) fn xattr_bytes(xattrs: &[(String, Vec<u8>)]) -> io::Result<usize> {
     let bytes = xattrs.iter().map(|(name, value)| name.len() + value.len()).sum();
     if bytes > MAX_XATTRS { Err(too_many(bytes)) } else { Ok(bytes) }
@@ -111,7 +111,7 @@ fn too_many(bytes: usize) -> io::Error {
     ImageError::Invalid(why).into()
 }
 
-/// Those that can be read; no more than a file may have are ever held, each in as much memory as it needs.
+/// The readable xattrs; never holds more than the limit, each in exactly sized memory.
 fn xattrs_of(path: &str) -> io::Result<Vec<(String, Vec<u8>)>> {
     let query = || rustix::fs::listxattr_query(path);
     let names = whole(query, |buffer| rustix::fs::listxattr(path, buffer)).unwrap_or_default();
@@ -129,7 +129,7 @@ fn xattrs_of(path: &str) -> io::Result<Vec<(String, Vec<u8>)>> {
     Ok(xattrs)
 }
 
-/// What `read` gives, in as much memory as `query` says.
+/// Calls `read` with a buffer of the size that `query` returns.
 fn whole(
     query: impl Fn() -> rustix::io::Result<usize>,
     read: impl Fn(&mut [u8]) -> rustix::io::Result<usize>,

@@ -1,4 +1,4 @@
-//! Registry credentials: what a pull may present, and docker configs decoded into a keyring.
+//! Registry credentials: what a pull presents, and docker configs decoded into a keyring.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{ImageError, Result};
 
-/// The Secret that a credential was found in.
+/// The Secret containing a credential.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SecretRef {
     pub uid: String,
@@ -24,11 +24,11 @@ pub struct SecretRef {
 pub enum Auth {
     #[default]
     Anonymous,
-    /// User and password: sent as HTTP basic auth to the registry or to its token server, whichever it asks for.
+    /// User and password: sent as HTTP basic auth to the registry or its token server, as the registry requests.
     Basic { username: String, password: String },
-    /// An OAuth2 refresh token that the registry's token server swaps for an access token.
+    /// An OAuth2 refresh token that the registry's token server exchanges for an access token.
     IdentityToken(String),
-    /// A bearer token sent to the registry as it is.
+    /// A bearer token sent to the registry as is.
     RegistryToken(String),
 }
 
@@ -53,30 +53,31 @@ impl fmt::Debug for Auth {
     }
 }
 
-/// The most locations with credentials for one image: each would be tried. A Secret has room for tens of thousands.
+/// Maximum number of matching locations for one image: each would be tried. A Secret has room for tens of thousands.
 const MOST: usize = 1000;
-/// The most bytes of all of them: a token has some thousand, a Secret room for a million, and each container that pulls has a copy.
+/// Maximum size of all of them: a token has a few thousand bytes, a Secret room for a million, and each container that pulls has a
+/// copy.
 const MOST_BYTES: usize = 1 << 20;
 
-/// The credentials for one image, by registry location, matched as the kubelet matches them
-/// (`pkg/credentialprovider/keyring.go`). What fits other images is looked at, and not kept.
+/// The credentials for one image, by registry location, matched like the kubelet does (`pkg/credentialprovider/keyring.go`). Those
+/// for other images are parsed, but not kept.
 #[derive(Debug, Clone)]
 pub struct Keyring {
     /// `registry/repository`.
     family: String,
-    /// Location without a scheme (`host[:port][/path]`, globs in the host's labels) -> credentials, in order of adding, and the
-    /// Secret that each was found in.
+    /// Location without a scheme (`host[:port][/path]`, globs in the host's labels) -> credentials in insertion order, each with
+    /// its Secret.
     entries: BTreeMap<String, Vec<(Auth, Arc<SecretRef>)>>,
-    /// How many there are, and of how many bytes.
+    /// Their number and total bytes.
     count: usize,
     bytes: usize,
 }
 
-/// A docker config's map of locations, of which what may be for this image is kept: all the others are read one after the other.
+/// A docker config's map of locations; keeps only what may match this image, reading entry by entry.
 #[derive(Clone, Copy)]
 struct Auths<'a>(&'a str);
 
-/// A docker config with this map in it.
+/// A docker config containing this map.
 struct Config<'a>(Auths<'a>);
 
 impl<'de> DeserializeSeed<'de> for Auths<'_> {
@@ -132,7 +133,7 @@ impl<'de> Visitor<'de> for Config<'_> {
 struct Entry {
     username: Option<String>,
     password: Option<String>,
-    /// base64 of `username:password`; outweighs the two.
+    /// base64 of `username:password`; takes precedence over the two.
     auth: Option<String>,
     identitytoken: Option<String>,
     registrytoken: Option<String>,
@@ -144,7 +145,7 @@ impl Keyring {
         Keyring { family, entries: BTreeMap::new(), count: 0, bytes: 0 }
     }
 
-    /// Adds a Secret's `.dockerconfigjson` (type `kubernetes.io/dockerconfigjson`); one that is damaged adds nothing.
+    /// Adds a Secret's `.dockerconfigjson` (type `kubernetes.io/dockerconfigjson`). Fails, adding nothing, if it is damaged.
     pub fn add_docker_config_json(&mut self, json: &[u8], secret: &SecretRef) -> Result<()> {
         let mut deserializer = serde_json::Deserializer::from_slice(json);
         let read = deserializer.deserialize_map(Config(Auths(&self.family)));
@@ -152,7 +153,8 @@ impl Keyring {
         self.add_all(read.map_err(|e| bad(".dockerconfigjson", e))?, secret)
     }
 
-    /// Adds a Secret's legacy `.dockercfg` (type `kubernetes.io/dockercfg`): the `auths` map alone.
+    /// Adds a Secret's legacy `.dockercfg` (type `kubernetes.io/dockercfg`): only the `auths` map. Fails, adding nothing, if it is
+    /// damaged.
     pub fn add_dockercfg(&mut self, json: &[u8], secret: &SecretRef) -> Result<()> {
         let mut deserializer = serde_json::Deserializer::from_slice(json);
         let read = Auths(&self.family).deserialize(&mut deserializer);
@@ -174,15 +176,15 @@ impl Keyring {
         Ok(())
     }
 
-    /// Why a Secret was refused, in words for everybody: what it was refused with may quote what is in it.
+    /// Why a Secret was rejected, without details: the parser's message may quote its contents.
     pub fn refusal(&self, error: &ImageError) -> String {
         let many = too_many(&self.family);
         if error.to_string().contains(&many) { many } else { "it holds no valid docker config".to_owned() }
     }
 
-    /// Every credential that fits, most specific location first; empty means: pull anonymously.
+    /// Every matching credential, most specific location first; empty means: pull anonymously.
     pub fn fitting(&self) -> Vec<(Auth, Arc<SecretRef>)> {
-        // Reverse order puts `host/path` before `host`, as upstream's reversed index does.
+        // Reverse order puts `host/path` before `host`, like upstream's reversed index.
         let fits: Vec<(Auth, Arc<SecretRef>)> = self
             .entries
             .iter()
@@ -197,7 +199,7 @@ impl Keyring {
     }
 }
 
-/// Where docker keeps its hub's credentials: they are for its images where no others are.
+/// The location of docker's hub credentials: used for its images if there are no others.
 const HUB: &str = "index.docker.io";
 
 fn may_be_for(location: &str, family: &str) -> bool {
@@ -236,7 +238,7 @@ fn bad(what: &str, error: impl fmt::Display) -> ImageError {
     ImageError::Invalid(format!("docker config {what}: {error}"))
 }
 
-/// Drops scheme and the `/v1/`, `/v2/` that docker used to write: `https://index.docker.io/v1/` -> `index.docker.io`.
+/// Strips the scheme and docker's legacy `/v1/`, `/v2/`: `https://index.docker.io/v1/` -> `index.docker.io`.
 fn location_key(location: &str) -> String {
     let bare = location.strip_prefix("https://").or_else(|| location.strip_prefix("http://")).unwrap_or(location);
     let (host, path) = bare.find('/').map_or((bare, ""), |at| bare.split_at(at));
@@ -248,7 +250,7 @@ fn location_key(location: &str) -> String {
     if path.len() <= 1 { host.to_owned() } else { format!("{host}{path}") }
 }
 
-/// Same port, same number of host labels with each label's glob matching, and a path that is a prefix.
+/// Same port, same number of host labels with each glob matching, and a path prefix.
 fn location_matches(location: &str, family: &str) -> bool {
     let split = |url: &str| {
         let (host, path) = url.find('/').map_or((url, ""), |at| url.split_at(at));
@@ -265,11 +267,11 @@ fn location_matches(location: &str, family: &str) -> bool {
         && want.iter().zip(&have).all(|(glob, label)| glob_matches(glob.as_bytes(), label.as_bytes()))
 }
 
-/// `*` and `?` as in a shell, within one host label. Takes at most as many steps as both lengths multiplied: what follows a `*`
-/// is tried from each place on, and what precedes it never again.
+/// `*` and `?` as in a shell, within one host label. The number of steps is at most the product of both lengths: only the last `*`
+/// is backtracked.
 fn glob_matches(glob: &[u8], text: &[u8]) -> bool {
     let (mut at, mut from) = (0, 0);
-    // After the last `*`, and where in the text what follows it was last tried.
+    // The position after the last `*`, and where in the text its remainder was last tried.
     let mut star: Option<(usize, usize)> = None;
     while from < text.len() {
         match glob.get(at) {
@@ -353,7 +355,7 @@ mod tests {
         ] {
             assert_eq!(glob_matches(glob.as_bytes(), text.as_bytes()), expected, "{glob} {text}");
         }
-        // 2^60 steps if each star tried all places anew.
+        // 2^60 steps with full backtracking.
         assert!(!glob_matches(format!("{}b", "*a".repeat(60)).as_bytes(), "a".repeat(250).as_bytes()));
     }
 
@@ -386,7 +388,7 @@ mod tests {
         assert!(Arc::ptr_eq(&found[0].1, &found[2].1), "a Secret is named once");
     }
 
-    /// Those that fit may be as many as a Secret has room for, by other globs.
+    /// As many as a Secret has room for may match, through different globs.
     #[test]
     fn an_image_has_no_more_credentials_than_are_worth_a_try() {
         let entries = |from: usize, to: usize| {

@@ -1,4 +1,4 @@
-//! What nobody uses any more: when an image was last asked for, who counts on it, and the collector.
+//! Garbage collection: when an image was last used, what pins it, and the collector.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, File};
@@ -13,7 +13,7 @@ use super::refs::Ref;
 use super::{ImageError, Removed, Result};
 
 impl Inner {
-    /// Notes, in the time of its manifest's file, that an image is asked for now.
+    /// Records, as its manifest file's time, that an image is requested now.
     pub(super) fn note_use(&self, manifest: &str) {
         let noted = File::open(self.blob_path(manifest)).and_then(|file| file.set_modified(SystemTime::now()));
         if let Err(error) = noted {
@@ -21,21 +21,20 @@ impl Inner {
         }
     }
 
-    /// When an image was last asked for; the beginning of time where that is not known.
+    /// When an image was last requested; the epoch if unknown.
     pub(super) fn last_use(&self, manifest: &str) -> SystemTime {
         let modified = fs::metadata(self.blob_path(manifest)).and_then(|meta| meta.modified());
         modified.unwrap_or(SystemTime::UNIX_EPOCH)
     }
 
-    /// The manifests of images that came from a registry and that no layer in `in_use` belongs to, least recently used first.
-    /// Those in use are noted as used now.
+    /// The manifests of pulled images without layers in `in_use`, least recently used first. Records those in use as used now.
     pub(super) fn unused(&self, in_use: &HashSet<PathBuf>) -> Result<Vec<String>> {
         let refs = self.refs();
         let tops: HashMap<&String, Option<&String>> =
             refs.values().map(|r| (&r.manifest, r.summary.as_ref().and_then(|summary| summary.chain.last()))).collect();
         let mut unused = Vec::new();
         for (manifest, top) in tops {
-            // An image that cannot be used has nobody who uses it, but its names say where it came from.
+            // An unusable image is not in use, but its names say where it came from.
             if top.is_some_and(|top| in_use.contains(&self.layer_path(top).join("fs"))) {
                 self.note_use(manifest);
             } else if refs.values().any(|r| r.manifest == *manifest && r.name.contains('@')) {
@@ -46,7 +45,7 @@ impl Inner {
         Ok(unused)
     }
 
-    /// Whether work in flight counts on a part of the image.
+    /// Whether work in progress depends on a part of the image.
     pub(super) fn is_pinned(&self, refs: &BTreeMap<String, Ref>, manifest: &str) -> bool {
         let pins = lock(&self.pins);
         refs.values().filter(|r| r.manifest == manifest).any(|r| {
@@ -55,8 +54,7 @@ impl Inner {
         })
     }
 
-    /// What of this store nothing refers to goes: blobs at once, layers when [`Inner::delete`] is asked to, for which nobody who looks
-    /// for an image waits.
+    /// Removes everything unreferenced: blobs at once, layers when [`Inner::delete`] is called, without blocking image lookups.
     pub(super) fn collect(
         &self,
         refs: &BTreeMap<String, Ref>,
@@ -66,15 +64,15 @@ impl Inner {
         let mut layers: HashSet<String> = HashSet::new();
         for record in refs.values() {
             blobs.extend([record.target.clone(), record.manifest.clone()]);
-            // A damaged image keeps what there is of it; pulling it again mends it.
+            // A damaged image keeps its remaining parts; pulling it again repairs it.
             let Some(summary) = &record.summary else { continue };
             layers.extend(summary.chain.iter().cloned());
             blobs.insert(summary.id.clone());
         }
-        // Held throughout, so that nobody can pin what is being deleted.
+        // Held throughout, so that nothing being deleted can be pinned.
         let pins = lock(&self.pins);
         let mut removed = Removed::default();
-        // A download is nobody's but who pins it, whatever document has the same digest.
+        // A download belongs only to who pins it, whatever document has the same digest.
         let documents = read_dir(&self.dir.join("blobs/sha256"))?.into_iter().map(|path| (path, true));
         let downloads = read_dir(&self.dir.join("downloads"))?.into_iter().map(|path| (path, false));
         for (path, is_document) in documents.chain(downloads) {
@@ -91,7 +89,7 @@ impl Inner {
             if layers.contains(&chain_id) || pins.contains_key(&chain_id) {
                 continue;
             }
-            // Containers know what was put aside by the name that it had.
+            // Containers refer to a layer that was moved aside by its old name.
             let aside = aside_of(&path);
             let known_as = aside.as_ref().unwrap_or(&path).join("fs");
             if in_use.contains(&known_as) {

@@ -1,4 +1,4 @@
-//! An image's config (OCI image spec, "Image Configuration"): parsed when it is known to be of a bearable size.
+//! An image's config (OCI image spec, "Image Configuration"): parsed after its size has been checked.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,13 +10,13 @@ use serde_json::value::RawValue;
 
 use super::{ImageError, Result};
 
-/// What a container gets of its image (variables, arguments, labels, volumes, ports) may have this many bytes of JSON together:
-/// each attempt to run it carries them along. The kernel would not execute anything with much more.
+/// Maximum JSON bytes of what a container gets from its image (variables, arguments, labels, volumes, ports): each attempt carries
+/// them along. The kernel would not execute much more.
 const MAX_RUN: usize = 1 << 20;
-/// Steps that an image says it was made in, or features that it wants; few bytes of JSON are many times as many in memory.
+/// Maximum number of history steps, or of features: few bytes of JSON need many times as much memory.
 const MAX_ITEMS: usize = 10_000;
 
-/// How large a config is, without taking it into memory.
+/// Measures a config without loading it into memory.
 #[derive(Deserialize)]
 struct Shape {
     #[serde(default)]
@@ -30,7 +30,7 @@ struct Shape {
 /// The fields of an object.
 struct Fields {
     bytes: usize,
-    /// The largest, and its size.
+    /// The largest one, and its size.
     largest: (String, usize),
 }
 
@@ -62,8 +62,8 @@ impl<'de> Deserialize<'de> for Fields {
     }
 }
 
-/// Parses a config; `what` is it called in errors, which name the field that is too large. What JSON keeps as the keys of a map
-/// comes out sorted, not in the hasher's order of the day.
+/// Parses a config; `what` names it in errors, which also name the field that is too large. JSON arrays that represent map keys
+/// come out sorted instead of in hash order.
 pub(super) fn parse_config(what: &str, json: &[u8]) -> Result<ImageConfiguration> {
     let invalid = |e| ImageError::Invalid(format!("{what}: {e}"));
     let shape: Shape = serde_json::from_slice(json).map_err(invalid)?;

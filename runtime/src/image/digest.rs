@@ -21,13 +21,13 @@ fn text(hash: &[u8]) -> String {
     })
 }
 
-/// Whether `text` is a well-formed sha256 digest; only such ones become paths.
+/// Whether `text` is a well-formed sha256 digest; only those are used in paths.
 pub(super) fn is_digest(text: &str) -> bool {
     text.strip_prefix("sha256:")
         .is_some_and(|hex| hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b)))
 }
 
-/// Refuses digests that are not well-formed sha256, before anything is done with them.
+/// Rejects digests that are not well-formed sha256, before any use.
 pub(super) fn check(digest: &str) -> Result<()> {
     if is_digest(digest) { Ok(()) } else { Err(ImageError::Unsupported(format!("unsupported digest {digest:?}"))) }
 }
@@ -49,7 +49,7 @@ pub(super) fn of_path(path: &Path) -> String {
     format!("sha256:{}", path.file_name().unwrap_or_default().to_string_lossy())
 }
 
-/// The chainID of each layer: of itself on top of all below it (OCI image spec, "Layer ChainID").
+/// The chainID of each layer, from itself and all below it (OCI image spec, "Layer ChainID").
 pub(super) fn chain_ids(diff_ids: &[String]) -> Vec<String> {
     let mut chain: Vec<String> = Vec::with_capacity(diff_ids.len());
     for diff_id in diff_ids {
@@ -76,7 +76,7 @@ impl Hasher {
     }
 }
 
-/// Hashes and counts what is read through it, and refuses to go past `limit` bytes.
+/// Hashes and counts what is read through it; fails beyond `limit` bytes.
 pub(super) struct HashingReader<R> {
     inner: R,
     hasher: Hasher,
@@ -89,7 +89,7 @@ impl<R: Read> HashingReader<R> {
         HashingReader { inner, hasher: Hasher::default(), count: 0, limit }
     }
 
-    /// Reads what is left (padding after a tar's end counts too) and gives digest and length.
+    /// Reads the rest (padding after a tar's end counts too) and returns digest and length.
     pub(super) fn finish(mut self) -> io::Result<(String, u64)> {
         io::copy(&mut self, &mut io::sink())?;
         Ok((self.hasher.finish(), self.count))

@@ -1,4 +1,4 @@
-//! What is remembered of a layer's directories until its end: their attributes, and which of them hide the layers below.
+//! State of a layer's directories until the end of unpacking: their attributes, and which of them are opaque.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -6,9 +6,9 @@ use std::io;
 use super::ImageError;
 use super::attributes::Attributes;
 
-/// All that is remembered may take this many bytes.
+/// Limit for the total memory.
 const MAX_HELD: usize = 64 << 20;
-/// What a path or an xattr takes beside its text.
+/// Overhead of a path or an xattr besides its text.
 const OVERHEAD: usize = 128;
 
 /// Directories by canonical path.
@@ -16,7 +16,7 @@ const OVERHEAD: usize = 128;
 pub(super) struct Directories {
     attributes: BTreeMap<Vec<u8>, Attributes>,
     opaque: BTreeSet<Vec<u8>>,
-    /// Bytes that both take.
+    /// Total bytes of both.
     held: usize,
 }
 
@@ -26,7 +26,7 @@ fn size(path: &[u8], attributes: &Attributes) -> usize {
 }
 
 impl Directories {
-    /// Keeps a directory's attributes for the end, the last ones that are told.
+    /// Stores a directory's attributes for the end, replacing earlier ones. Fails above the limit.
     pub(super) fn remember(&mut self, path: Vec<u8>, attributes: Attributes) -> io::Result<()> {
         if let Some((path, before)) = self.attributes.remove_entry(&path) {
             self.held -= size(&path, &before);
@@ -36,7 +36,7 @@ impl Directories {
         Ok(())
     }
 
-    /// Notes that a directory hides what the layers below have in it.
+    /// Records that a directory is opaque: hides the contents of the layers below.
     pub(super) fn hide_below(&mut self, path: &[u8]) -> io::Result<()> {
         if !self.opaque.contains(path) {
             self.hold(path.len() + OVERHEAD)?;
@@ -53,18 +53,18 @@ impl Directories {
         Ok(())
     }
 
-    /// Whether a directory above `path` hides the layers below.
+    /// Whether a directory above `path` is opaque.
     pub(super) fn is_hidden(&self, path: &[u8]) -> bool {
         let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(end, _)| end);
         let mut above = std::iter::once(0).chain(ends).map(|end| &path[..end]);
         !path.is_empty() && !self.opaque.is_empty() && above.any(|above| self.opaque.contains(above))
     }
 
-    /// Forgets a directory that goes, and all below it. Returns how many paths it has looked at: those that it forgets, however
-    /// many others there are.
+    /// Drops a removed directory with everything below. Returns the number of paths visited: only the dropped ones, however many
+    /// others there are.
     pub(super) fn forget(&mut self, path: &[u8]) -> usize {
-        // The byte after `/` ends the names that begin with `path/`; the directory itself is before them, and what lies between
-        // (`path-x`) is none of it.
+        // The byte after `/` bounds the names that begin with `path/`; the directory itself sorts before them, and names in between
+        // (`path-x`) do not belong to it.
         let below = [path, b"/"].concat()..[path, b"0"].concat();
         let itself = path.to_vec()..[path, b"\0"].concat();
         let ranges = [itself, below];
@@ -122,7 +122,7 @@ mod tests {
         let attributes = |bytes| Attributes { xattrs: vec![("user.a".into(), vec![0; bytes])], ..Attributes::plain() };
         let kept = (0..4).filter(|n| directories.remember(vec![b'a' + n], attributes(MAX_HELD / 4)).is_ok()).count();
         assert_eq!(kept, 3);
-        // Told again, it takes no more room; and a crowd of small ones takes its own.
+        // Replacing needs no more memory; many small ones count individually.
         (0..9).for_each(|_| directories.remember(b"a".to_vec(), attributes(MAX_HELD / 4)).unwrap());
         let crowd =
             Attributes { xattrs: vec![(String::new(), Vec::new()); MAX_HELD / OVERHEAD], ..Attributes::plain() };

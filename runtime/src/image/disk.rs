@@ -1,4 +1,4 @@
-//! What is on disk, and who may touch it: blobs, layers, pins.
+//! The store's state on disk and access to it: blobs, layers, pins.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File};
@@ -18,32 +18,32 @@ use super::unpack::{Unpacked, unpack};
 use super::{ImageError, Options, Result};
 use crate::removals::{Owner, Removals};
 
-/// The open store, shared by its clones and by the work that it does.
+/// The open store, shared by its clones and by its operations.
 pub(super) struct Inner {
     pub(super) dir: PathBuf,
     pub(super) options: Options,
     pub(super) space: Arc<Space>,
-    /// Held (flock) for as long as the store is open.
+    /// Held (flock) while the store is open.
     _lock: Lock,
-    /// Key of a name -> what it stands for. The files below `refs/` say the same.
+    /// Key of a name -> its target. Mirrors the files below `refs/`.
     pub(super) refs: Mutex<BTreeMap<String, Ref>>,
-    /// Digests and chainIDs that work in flight counts on; the collector leaves them alone.
+    /// Digests and chainIDs used by work in progress; the collector leaves them alone.
     pub(super) pins: Mutex<HashMap<String, usize>>,
-    /// One lock per blob or layer in the making, so that nobody makes it twice.
+    /// One lock per blob or layer being created, so that each is created once.
     making: Mutex<HashMap<String, Arc<Mutex<()>>>>,
     pub(super) pulls: Pulls,
     pub(super) tops: Tops,
-    /// What keys the hashes of credentials, once it was asked for.
+    /// The key of the credential hashes, once loaded.
     pub(super) key: Mutex<Option<[u8; 32]>>,
     temp: AtomicU64,
 }
 
-/// One process at a time: `flock` on `<dir>/lock`, gone with the process.
+/// One process at a time: `flock` on `<dir>/lock`, released when the process exits.
 struct Lock(File);
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Closing alone would not do: a child between its fork and its exec has the file open as well.
+        // Closing is not enough: a child between its fork and its exec has the file open as well.
         let _ = self.0.unlock();
     }
 }
@@ -87,7 +87,7 @@ fn clear_leftovers(dir: &Path, removals: &Removals) -> Result<()> {
     removals.find(dir);
     put_aside(&temp, removals)?;
     for entry in read_dir(&dir.join("layers"))? {
-        // Containers may stand on what was put aside.
+        // Containers may use what was moved aside.
         if !entry.join("done").exists() && aside_of(&entry).is_none() {
             let to = temp.join(entry.file_name().unwrap_or_default());
             fs::rename(&entry, &to).map_err(|e| ImageError::io("rename", &entry, e))?;
@@ -96,12 +96,12 @@ fn clear_leftovers(dir: &Path, removals: &Removals) -> Result<()> {
     put_aside(&temp, removals)
 }
 
-/// Leaves an empty folder. Where it cannot be put aside, as on a full disk, what is in it is removed at once.
+/// Replaces it by an empty folder. If it cannot be moved aside, such as on a full disk, its contents are deleted at once.
 fn put_aside(temp: &Path, removals: &Removals) -> Result<()> {
     if read_dir(temp)?.is_empty() {
         return Ok(());
     }
-    // There is one to take its place before it goes: afterwards there may be no room for that.
+    // The replacement is created first: afterwards there may be no space for it.
     let next = temp.with_extension("next");
     let made = fs::create_dir(&next).or_else(|e| if e.kind() == ErrorKind::AlreadyExists { Ok(()) } else { Err(e) });
     match made.and_then(|()| removals.put_elsewhere(temp, &Owner::default())) {
@@ -110,16 +110,16 @@ fn put_aside(temp: &Path, removals: &Removals) -> Result<()> {
     }
 }
 
-/// Behind the name of a layer that was put aside, with a number.
+/// Suffix of a layer that was moved aside, followed by a number.
 const DAMAGED: &str = ".damaged-";
 
-/// Where a layer was that was put aside because it is damaged.
+/// The original path of a damaged layer that was moved aside.
 pub(super) fn aside_of(path: &Path) -> Option<PathBuf> {
     let (name, _) = path.file_name()?.to_str()?.split_once(DAMAGED)?;
     Some(path.with_file_name(name))
 }
 
-/// Names the blobs and layers that stay where they are while this lives.
+/// Protects blobs and layers from the collector while it exists.
 pub(super) struct Pin {
     inner: Arc<Inner>,
     keys: Vec<String>,
@@ -140,7 +140,7 @@ impl Drop for Pin {
 }
 
 impl Inner {
-    /// Makes what is missing, takes the lock, clears leftovers, reads the names.
+    /// Creates what is missing, takes the lock, clears leftovers, reads the names.
     pub(super) fn open(dir: PathBuf, options: Options) -> Result<Inner> {
         for part in ["blobs/sha256", "downloads", "layers", "pulled", "refs", "tmp"] {
             let path = dir.join(part);
@@ -165,9 +165,9 @@ impl Inner {
         })
     }
 
-    /// Keeps `keys` (digests, chainIDs) from the collector until the pin is dropped. Pin first, then look.
+    /// Protects `keys` (digests, chainIDs) from the collector until the pin is dropped. Pin first, then look.
     pub(super) fn pin(self: &Arc<Inner>, keys: impl IntoIterator<Item = String>) -> Pin {
-        // Each once, however often an image names it: `drop_download` and `discard` ask whether there is any other pin.
+        // Each once, even if an image repeats it: `drop_download` and `discard` check for other pins.
         let keys: Vec<String> = keys.into_iter().collect::<BTreeSet<_>>().into_iter().collect();
         let mut pins = lock(&self.pins);
         for key in &keys {
@@ -176,7 +176,7 @@ impl Inner {
         Pin { inner: self.clone(), keys }
     }
 
-    /// Deletes a downloaded layer that only the caller's own pin counts on.
+    /// Deletes a downloaded layer unless it has other pins than the caller's.
     pub(super) fn drop_download(&self, download: &str) -> Result<()> {
         let pins = lock(&self.pins);
         if pins.get(download).is_some_and(|count| *count > 1) {
@@ -186,14 +186,14 @@ impl Inner {
         }
     }
 
-    /// The lock of whoever makes `key`; wait for it, then look again whether the thing is there.
+    /// The lock for creating `key`; after acquiring it, check again whether it exists.
     pub(super) fn making(&self, key: &str) -> Arc<Mutex<()>> {
         let mut making = lock(&self.making);
         making.retain(|_, made| Arc::strong_count(made) > 1);
         making.entry(key.to_owned()).or_default().clone()
     }
 
-    /// A fresh path below `tmp/`; nothing is there yet.
+    /// A new path below `tmp/` that does not exist yet.
     pub(super) fn temp(&self, what: &str) -> Temp {
         Temp::at(self.dir.join("tmp").join(format!("{what}-{}", self.temp.fetch_add(1, Ordering::Relaxed))))
     }
@@ -202,7 +202,7 @@ impl Inner {
         self.dir.join("blobs/sha256").join(hex_of(digest))
     }
 
-    /// Where a layer lies that was downloaded and is still to be unpacked; by what [`super::pull`] calls it.
+    /// The path of a downloaded layer that is not unpacked yet; by the name that [`super::pull`] uses.
     pub(super) fn download_path(&self, download: &str) -> PathBuf {
         self.dir.join("downloads").join(hex_of(download))
     }
@@ -211,14 +211,14 @@ impl Inner {
         self.dir.join("layers").join(hex_of(chain_id))
     }
 
-    /// Whether a layer is there, and is not damaged as far as its top tells.
+    /// Whether a layer exists, undamaged as far as its top tells.
     pub(super) fn has_layer(&self, chain_id: &str) -> bool {
         let layer = self.layer_path(chain_id);
         let Ok(top) = self.tops.of(&layer.join("fs")) else { return false };
         fs::read_to_string(layer.join("done")).map_or(true, |noted| agree(&noted, &top))
     }
 
-    /// Makes room for a layer that takes the place of a damaged one. Containers may stand on that: it is the collector's.
+    /// Moves a damaged layer aside for its replacement. Containers may use it: the collector deletes it.
     fn put_aside(&self, chain_id: &str) -> Result<()> {
         let path = self.layer_path(chain_id);
         if !path.exists() || self.has_layer(chain_id) {
@@ -230,8 +230,8 @@ impl Inner {
         fs::rename(&path, &aside).map_err(|e| ImageError::io("rename", &path, e))
     }
 
-    /// Unpacks a layer (its tar, plain or compressed) on top of those below (chainIDs, lowest first) and puts it into
-    /// its place, pinned. With a `diff_id` only that content is taken. What comes out is counted against the image's allowance.
+    /// Unpacks a layer (its tar, plain or compressed) on top of those below (chainIDs, lowest first) and moves it into place,
+    /// pinned. With a `diff_id` only that content is accepted. The output counts against the image's allowance.
     pub(super) fn unpack_layer(
         self: &Arc<Inner>,
         tar: impl Read,
@@ -251,20 +251,20 @@ impl Inner {
         let pin = self.pin([chain_id.clone()]);
         self.put_aside(&chain_id)?;
         match temp.move_to(&self.layer_path(&chain_id)) {
-            // Somebody else has made the same layer meanwhile.
+            // Another task has created the same layer meanwhile.
             Err(_) if self.has_layer(&chain_id) => {}
             moved => moved?,
         }
         Ok((unpacked, pin))
     }
 
-    /// What an image that is about to be unpacked may cost.
+    /// The cost limits of an image about to be unpacked.
     pub(super) fn allowance(&self) -> Arc<Allowance> {
         Allowance::new(&self.space, &self.options)
     }
 
-    /// Deletes those layers of an image that failed which no image has ever had whole: nobody can use them. Others that are
-    /// being pulled keep what they count on; the caller has pinned each of them once.
+    /// Deletes the layers of a failed image that no complete image has: they are unusable. Other pulls keep theirs; the caller has
+    /// pinned each once.
     pub(super) fn discard(&self, chain: &[String]) -> Result<()> {
         let mut doomed = Vec::new();
         {
@@ -284,8 +284,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Reads a document (manifest, index, config) and checks its digest. One that is larger than a document may be, as a layer that
-    /// an earlier version has left there, is not read.
+    /// Reads a document (manifest, index, config) and checks its digest. An oversized one, such as a layer left there by an earlier
+    /// version, is not read.
     pub(super) fn read_blob(&self, digest: &str) -> Result<Vec<u8>> {
         let path = self.blob_path(digest);
         let fail = |e| ImageError::io("read", &path, e);
@@ -300,7 +300,7 @@ impl Inner {
         Ok(bytes)
     }
 
-    /// The same; nothing if it is not there, or is not what its digest says: then it is to be had from where it came.
+    /// The same; nothing if it is missing or does not match its digest: then it must be fetched again.
     pub(super) fn sound_blob(&self, digest: &str) -> Option<Vec<u8>> {
         let path = self.blob_path(digest);
         match self.read_blob(digest) {
@@ -313,7 +313,7 @@ impl Inner {
         }
     }
 
-    /// Stores a small blob durably under its digest, in the place of a damaged one.
+    /// Stores a small blob durably under its digest, replacing a damaged one.
     pub(super) fn write_blob(&self, bytes: &[u8]) -> Result<String> {
         let digest = sha256(bytes);
         if self.read_blob(&digest).is_err() {
@@ -322,7 +322,7 @@ impl Inner {
         Ok(digest)
     }
 
-    /// Whole or not at all, also across a power loss.
+    /// Atomic, also across a power loss.
     pub(super) fn write_file(&self, path: &Path, bytes: &[u8]) -> Result<()> {
         let temp = self.temp("file");
         let mut file = temp.create()?;

@@ -1,4 +1,4 @@
-//! Downloads one blob: whole, checked, within what was announced, and not for ever.
+//! Downloads one blob: completely, verified, within its announced size, and with time limits.
 
 use std::fs::File;
 use std::io::Write;
@@ -14,23 +14,23 @@ use super::limits::{Options, Room};
 use super::registry::Registry;
 use super::{ImageError, PullEvent, Result};
 
-/// Tries to download one blob; each goes on where the last one broke off.
+/// Attempts to download one blob; each resumes where the last one stopped.
 const DOWNLOAD_TRIES: u32 = 4;
 const RETRY_AFTER: Duration = Duration::from_millis(500);
 
-/// So many bytes are collected before they are written.
+/// Bytes buffered before each write.
 const PIECE: usize = 1 << 20;
 
 /// A blob to fetch: a layer, or an image's config.
 pub(super) struct Blob {
     pub digest: String,
     pub size: u64,
-    /// Whether whoever watches the pull hears of it: layers, not documents.
+    /// Whether progress is reported: for layers, not documents.
     pub told: bool,
 }
 
 impl Job {
-    /// Downloads a blob into a temporary file and checks it. A connection that breaks is taken up again.
+    /// Downloads a blob into a temporary file and verifies it. A broken connection is resumed.
     pub(super) async fn download(&self, registry: &Registry, blob: &Blob) -> Result<Temp> {
         let most = patience(&self.inner.options, blob.size);
         let whole = tokio::time::timeout(most, self.download_whole(registry, blob)).await;
@@ -88,12 +88,12 @@ impl Job {
     }
 }
 
-/// How long a download of so many bytes may take in all.
+/// Total time limit for a download of this size.
 fn patience(options: &Options, size: u64) -> Duration {
     Duration::from_secs((options.read_timeout_seconds.max(1) * 5).saturating_add(size / options.min_average.max(1)))
 }
 
-/// Whether a download gets on: who sends a byte now and then keeps a connection, and a puller, for ever.
+/// Enforces a minimum rate: a server sending a byte now and then would keep a connection, and a puller, forever.
 struct Pace {
     window: Duration,
     least: u64,
@@ -122,10 +122,10 @@ impl Pace {
     }
 }
 
-/// Hashes and writes what arrives, piece by piece, each in a thread where that may block. No thread waits for a registry: there
-/// are so many for all that the node does, and a registry may take its time.
+/// Hashes and writes incoming data piecewise, each on a blocking thread. No thread waits for a registry: the node shares a limited
+/// number of threads, and a registry may be slow.
 struct Sink {
-    /// `None`: a write has failed.
+    /// `None`: a write failed.
     disk: Option<Disk>,
     piece: Vec<u8>,
     sent: u64,
@@ -171,7 +171,7 @@ impl Sink {
         Ok(())
     }
 
-    /// The digest of all that was sent.
+    /// The digest of everything received.
     async fn finish(mut self) -> Result<String> {
         self.flush().await?;
         let disk = self.disk.ok_or_else(|| ImageError::Local("the blob was not written".into()))?;

@@ -1,47 +1,47 @@
-//! What can go wrong with an image, told apart as far as an agent must (wait reasons, retries).
+//! Errors of images, distinguished as far as an agent needs (wait reasons, retries).
 
 use std::path::Path;
 
-/// An image error. `Clone`, because everyone who waits for one pull gets the same one.
+/// An image error. `Clone`, because all waiters of one pull get the same one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ImageError {
     /// The name does not parse: Kubernetes' `InvalidImageName`.
     #[error("couldn't parse image name {name:?}: {reason}")]
     InvalidName { name: String, reason: String },
-    /// The registry (or, for names that are never pulled, this store) does not have it.
+    /// The registry (or this store, for names that are never pulled) does not have it.
     #[error("{0}")]
     NotFound(String),
-    /// The registry wants credentials, or refused those it got.
+    /// The registry requires credentials, or rejected the given ones.
     #[error("{0}")]
     Unauthorized(String),
-    /// The registry cannot be reached or fails; worth another try later.
+    /// The registry is unreachable or fails; retry later.
     #[error("{0}")]
     Network(String),
-    /// Bytes that are not what their digest says; never stored.
+    /// The content does not match its digest; never stored.
     #[error("{what}: unexpected digest {actual}, expected {expected}")]
     DigestMismatch { what: String, expected: String, actual: String },
-    /// No space (or quota) left below the store.
+    /// No space (or quota) left in the store.
     #[error("{0}")]
     DiskFull(String),
-    /// Something this store cannot use: no manifest for this platform, an unknown media type.
+    /// Not supported by this store: no manifest for this platform, an unknown media type.
     #[error("{0}")]
     Unsupported(String),
     /// A damaged or hostile archive, manifest or layer.
     #[error("{0}")]
     Invalid(String),
-    /// Another process owns the store.
+    /// Another process has locked the store.
     #[error("image store {0} is in use by another process")]
     Locked(String),
-    /// Any other failure of a local operation, naming operation, path and errno.
+    /// Any other failed local operation, naming operation, path and errno.
     #[error("{0}")]
     Local(String),
 }
 
 impl ImageError {
-    /// A failed local operation: `<op> <path>: <error>`; a full disk is told apart.
+    /// A failed local operation: `<op> <path>: <error>`; a full disk is distinguished.
     pub(super) fn io(op: &str, path: &Path, error: impl Into<std::io::Error>) -> ImageError {
         let error = error.into();
-        // Readers of ours smuggle typed errors through `io::Error`.
+        // Our own readers pass typed errors through `io::Error`.
         if let Some(inner) = error.get_ref().and_then(|e| e.downcast_ref::<ImageError>()) {
             return inner.clone();
         }
@@ -55,7 +55,7 @@ impl ImageError {
         }
     }
 
-    /// Puts `<context>: ` before the message and keeps the kind.
+    /// Prefixes the message with `<context>: ` and keeps the kind.
     pub fn context(self, context: impl std::fmt::Display) -> ImageError {
         use ImageError::*;
         match self {

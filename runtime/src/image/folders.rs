@@ -1,4 +1,4 @@
-//! Folders of the store: read, emptied, made durable; and what is in the making in one of them.
+//! Folders of the store: reading, clearing, syncing; and temporary items in them.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -26,11 +26,11 @@ pub(super) fn sync_dir(dir: &Path) -> Result<()> {
     File::open(dir).and_then(|d| d.sync_all()).map_err(|e| ImageError::io("fsync", dir, e))
 }
 
-/// Something in the making below `tmp/`; removed when dropped, unless it was moved to its place.
+/// A temporary item below `tmp/`; removed when dropped, unless moved into place.
 pub(super) struct Temp(PathBuf);
 
 impl Temp {
-    /// What is made at this path, where nothing is yet.
+    /// An item to be created at this unused path.
     pub(super) fn at(path: PathBuf) -> Temp {
         Temp(path)
     }
@@ -40,7 +40,7 @@ impl Temp {
     }
 
     pub(super) fn create(&self) -> Result<File> {
-        // Nobody but the agent reads these, some of which are private.
+        // Only the agent reads these files, some of which are private.
         let file = File::options().write(true).create_new(true).mode(0o600).open(&self.0);
         file.map_err(|e| ImageError::io("create", &self.0, e))
     }

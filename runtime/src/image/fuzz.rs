@@ -1,4 +1,4 @@
-//! Ways in for `./dev fuzz`: what a registry and its token server answer, without one.
+//! Entry points for `./dev fuzz`: responses of a registry and its token server, without one.
 
 use hyper::StatusCode;
 use hyper::header::{HeaderMap, HeaderValue, WWW_AUTHENTICATE};
@@ -10,36 +10,36 @@ use super::manifest::{DocumentKind, Manifest, parse};
 use super::registry::{Challenge, refusal, token_of};
 use super::{ImageName, Result, digest};
 
-/// Where the registry `registry.example:5000` may send us by a `WWW-Authenticate` to get a token.
+/// The token URL that the registry `registry.example:5000` may direct us to by a `WWW-Authenticate`.
 pub fn realm(challenge: &[u8]) -> Option<String> {
     let mut headers = HeaderMap::new();
     headers.insert(WWW_AUTHENTICATE, HeaderValue::from_bytes(challenge).ok()?);
     allowed(Url::parse(&Challenge::read(&headers)?.realm).ok()?)
 }
 
-/// Where it may send us by a redirect of a request for a blob.
+/// Where it may redirect a blob request.
 pub fn redirect(location: &str) -> Option<String> {
     allowed(Url::parse("https://registry.example:5000/v2/a/blobs/sha256:0").ok()?.join(location).ok()?)
 }
 
-/// The host of a URL, if a registry elsewhere may lead to it.
+/// The host of a URL, if a registry elsewhere may redirect to it.
 fn allowed(url: Url) -> Option<String> {
     let host = url.host_str().unwrap_or_default().to_owned();
     Guard::new("registry.example:5000", false).check(&url).ok().map(|()| host)
 }
 
-/// The token in a token server's answer.
+/// The token in a token server's response.
 pub fn token(body: &[u8]) -> Option<String> {
     token_of(body)
 }
 
-/// What a Pod's events tell of an answer that is no success.
+/// The part of a failed response shown in a Pod's events.
 pub fn refused(code: u16, body: &[u8]) -> Option<String> {
     let name = ImageName::parse("registry.example:5000/a:1").ok()?;
     Some(refusal(&name, "https://registry.example:5000/v2/", StatusCode::from_u16(code).ok()?, body).to_string())
 }
 
-/// What a document that stands for an image leads to: digests, each of which is one; whether it is an index.
+/// The digests that an image document refers to, each validated; and whether it is an index.
 pub fn document(bytes: &[u8]) -> Result<(bool, Vec<String>)> {
     let index = parse::<DocumentKind>("manifest", bytes)?.is_index()?;
     let digests: Vec<String> = match index {

@@ -1,5 +1,5 @@
-//! Where a pull may be led: a registry's redirects and token servers are its own choice, and the node stands behind doors that
-//! others do not.
+//! Where a pull may be directed: a registry chooses its redirects and token servers, and the node has network access that others
+//! lack.
 //!
 //! A name without loopback in it must not make the node speak to its own loopback or to a link-local address (cloud metadata),
 //! neither by a redirect, nor by the realm of a challenge, nor by a DNS answer; a registry on loopback leads to none of its neighbours
@@ -15,33 +15,33 @@ use url::Url;
 /// So much of a URL reaches the Pod's status and events.
 const MAX_SHOWN: usize = 200;
 
-/// The registry that a name names, and so what it may lead to.
+/// The registry of a name, and what it may direct to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Guard {
     /// Without a port.
     host: String,
     port: Option<u16>,
-    /// On this host's loopback, and spoken to without TLS.
+    /// On this host's loopback, without TLS.
     loopback: bool,
-    /// Hosts of proxies that requests may go through: the operator's own choice.
+    /// Hosts of proxies that requests may use: chosen by the operator.
     proxies: Vec<String>,
 }
 
 impl Guard {
     pub(super) fn new(registry: &str, loopback: bool) -> Guard {
         let scheme = if loopback { "http" } else { "https" };
-        // What is no URL is refused when it is to be asked.
+        // An invalid URL is rejected when it is requested.
         let root = Url::parse(&format!("{scheme}://{registry}/")).ok();
         let (host, port) = root.as_ref().map(place).unwrap_or_default();
-        // Loopback is never reached through a proxy.
+        // Loopback is never accessed through a proxy.
         let proxies = if loopback { Vec::new() } else { proxies(|name| std::env::var(name).ok()) };
         Guard { host: host.to_owned(), port, loopback, proxies }
     }
 
-    /// Whether this registry may send us to a URL; names are looked at when they are resolved.
+    /// Whether this registry may direct us to a URL; host names are checked when resolved. Fails with the reason.
     pub(super) fn check(&self, url: &Url) -> Result<(), String> {
         let (host, _) = place(url);
-        // What is worst of it is said first.
+        // The worst problem is reported first.
         if let Ok(ip) = host.parse() {
             self.check_address(host, ip)?;
         }
@@ -52,14 +52,14 @@ impl Guard {
             let why = format!("registry {} must not lead to other ports of the node itself", self.host);
             return Err(format!("{}: {why}", shown(url)));
         }
-        // Its address is not looked at, so that nobody but the operator may name it.
+        // Its address is not checked, so only the operator may name it.
         if self.proxies.iter().any(|proxy| proxy == host) && host != self.host {
             return Err(format!("{} is the node's proxy: registry {} must not lead to it", shown(url), self.host));
         }
         Ok(())
     }
 
-    /// Whether a URL is the registry's own, not one that it has led to.
+    /// Whether a URL is the registry's own, not one it directed us to.
     pub(super) fn is_own(&self, url: &Url) -> bool {
         place(url) == (&self.host, self.port)
     }
@@ -93,19 +93,19 @@ impl Guard {
     }
 }
 
-/// The host, without brackets, and the port of a URL.
+/// A URL's host, without brackets, and port.
 fn place(url: &Url) -> (&str, Option<u16>) {
     (url.host_str().unwrap_or_default().trim_matches(['[', ']']), url.port_or_known_default())
 }
 
-/// A URL that a registry may have chosen, as an error shows it: its beginning, without what may be a secret or has no end.
+/// A URL possibly chosen by a registry, for an error: its beginning, without secrets.
 pub(super) fn shown(url: &Url) -> String {
     let mut url = url.clone();
     url.set_query(None);
     url.set_fragment(None);
-    // Only where the URL cannot have them are they refused.
+    // Fails only if the URL cannot have them.
     let _ = (url.set_username(""), url.set_password(None));
-    // A URL is written in ASCII without control characters.
+    // A URL is ASCII without control characters.
     let text = url.as_str();
     match text.get(..MAX_SHOWN) {
         Some(start) if text.len() > MAX_SHOWN => format!("{start}..."),
@@ -113,8 +113,8 @@ pub(super) fn shown(url: &Url) -> String {
     }
 }
 
-/// Where an address leads: the IPv4 address inside one that embeds it (mapped, compatible, NAT64's 64:ff9b::/96). The server's
-/// `names::plain_ip` says the same; both are held to `tests/special_addresses.txt`.
+/// Extracts the IPv4 address from one that embeds it (mapped, compatible, NAT64's 64:ff9b::/96). Must agree with the server's
+/// `names::plain_ip`; both are tested against `tests/special_addresses.txt`.
 fn plain(ip: IpAddr) -> IpAddr {
     let IpAddr::V6(v6) = ip else { return ip };
     let [.., a, b, c, d] = v6.octets();
@@ -125,7 +125,7 @@ fn plain(ip: IpAddr) -> IpAddr {
     }
 }
 
-/// Link-local, unspecified (all of 0.0.0.0/8 is this machine to Linux), multicast, broadcast.
+/// Link-local, unspecified (on Linux all of 0.0.0.0/8 is this machine), multicast, broadcast.
 fn is_nobodys(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_link_local() || ip.octets()[0] == 0 || ip.is_multicast() || ip.is_broadcast(),
@@ -138,7 +138,7 @@ fn proxies(variable: impl Fn(&str) -> Option<String>) -> Vec<String> {
     const VARIABLES: [&str; 6] = ["https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"];
     let host = |value: String| {
         let url = if value.contains("://") { value } else { format!("http://{value}") };
-        // Lower case also where the scheme is none of the web's, such as socks5.
+        // Lower case also if the scheme is not one of the web's, such as socks5.
         Some(Url::parse(&url).ok()?.host_str()?.trim_matches(['[', ']']).to_ascii_lowercase())
     };
     VARIABLES.iter().filter_map(|name| host(variable(name)?)).collect()
@@ -192,7 +192,7 @@ mod tests {
             assert_eq!(public.check(&url).is_ok(), from_public, "{url}");
             assert_eq!(local.check(&url).is_ok(), from_local, "{url}");
         }
-        // Whom the operator's own names lead home.
+        // The operator's own names may resolve to the node.
         let mine = Guard::new("node.example:5000", false);
         assert!(mine.check_address("node.example", [127, 0, 0, 1].into()).is_ok());
         assert!(mine.check_address("node.example", [169, 254, 0, 1].into()).is_err());
@@ -203,7 +203,7 @@ mod tests {
         assert!(Guard::new("registry.example", false).is_own(&own) && !public.is_own(&own));
     }
 
-    /// The server's table (`src/server/dial.rs`): what is dialled by one is by the other.
+    /// The server's table (`src/server/dial.rs`): both must decide alike.
     #[test]
     fn an_address_is_judged_by_where_it_leads_however_it_is_written() {
         let (public, local) = (Guard::new("registry.example", false), Guard::new("127.0.0.1:5000", true));
@@ -229,9 +229,9 @@ mod tests {
             ..Guard::new("registry.example", false)
         };
         assert!(resolve(public(&[])).await.is_err());
-        // There is a proxy, and this goes past it.
+        // A proxy is configured, but bypassed.
         assert!(resolve(public(&["proxy.example"])).await.is_err());
-        // It is the proxy itself; nobody is led there.
+        // It is the proxy itself; it was not chosen by a registry.
         assert!(resolve(public(&["localhost"])).await.is_ok());
         assert!(public(&["localhost"]).check(&Url::parse("https://localhost:6443/").unwrap()).is_err());
         assert!(resolve(Guard::new("localhost:5000", true)).await.unwrap() > 0);

@@ -1,4 +1,4 @@
-//! One pull: for whom, of what, by what right, and who hears of it.
+//! One pull: its tenant, target, credentials, and progress receiver.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::{Auth, ImageError, ImageName, Progress, PullEvent, Result};
 /// One pull.
 pub(super) struct Job {
     pub(super) inner: Arc<Inner>,
-    /// For whom.
+    /// Its tenant.
     pub(super) tenant: String,
     pub(super) name: ImageName,
     pub(super) auth: Auth,
@@ -23,7 +23,7 @@ impl Job {
     }
 }
 
-/// Does work that reads or writes files where it keeps nobody else waiting.
+/// Runs file work on a blocking thread.
 pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let joined = tokio::task::spawn_blocking(work).await;
     joined.map_err(|e| ImageError::Local(format!("image worker: {e}")))?

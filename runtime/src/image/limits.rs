@@ -1,8 +1,7 @@
-//! What an image may cost: bounds of what comes from outside, the ratio of unpacked to packed, and room kept on the disk.
+//! The cost limits of an image: bounds on external data, the ratio of unpacked to packed size, and reserved disk space.
 //!
-//! A few kilobytes can unpack to terabytes. So whoever unpacks counts what comes out against what went in, per image and not per
-//! layer (an image has hundreds), and asks the disk for room as it goes. Downloads announce what they will need: pulls that
-//! run side by side share the room.
+//! A few kilobytes can unpack to terabytes. So unpacking counts its output against its input, per image and not per layer (an image
+//! has hundreds), and checks disk space as it proceeds. Downloads announce their needs: concurrent pulls share the space.
 
 use std::collections::HashMap;
 use std::io::{self, Read};
@@ -12,50 +11,49 @@ use std::sync::{Arc, Mutex};
 use super::lock::lock;
 use super::{ImageError, Result};
 
-/// Layers of an image: what other runtimes support, of the 500 that overlayfs stacks (`OVL_MAX_STACK`). Whatever is looked for in
-/// an image may be looked for in each.
+/// Maximum layers of an image: what other runtimes support, of the 500 that overlayfs can stack (`OVL_MAX_STACK`). A file lookup
+/// may have to search each.
 pub(super) const MAX_LAYERS: usize = 128;
-/// Manifests, indexes and configs may have this many bytes (containerd's `MaxManifestSize`).
+/// Maximum bytes of a manifest, index or config (containerd's `MaxManifestSize`).
 pub(super) const MAX_DOCUMENT: u64 = 4 << 20;
-/// Those of all images of an archive together.
+/// Maximum bytes of those of all images of an archive together.
 pub(super) const MAX_DOCUMENTS: u64 = 64 << 20;
-/// Names of an archive's files, and what is kept with them, may take this many bytes.
+/// Maximum bytes of the names of an archive's files, with overhead.
 pub(super) const MAX_NAMES: usize = 16 << 20;
-/// Images that an archive may hold, and names that it may give one.
+/// Maximum images of an archive, and names of one.
 pub(super) const MAX_IMAGES: usize = 1000;
-/// What a file, directory or link takes beside its data: an inode and its part of a directory.
+/// The overhead of a file, directory or link: an inode and its directory entry.
 const ENTRY: u64 = 4096;
-/// So many bytes of room are promised to a tenant's downloads at a time, or a part of what is free where that is less: whoever
-/// announces much and brings little keeps no more from others.
+/// Maximum bytes reserved for a tenant's downloads at a time, or a part of the free space if that is less: announcing much and
+/// sending little does not block others.
 const SHARE: u64 = 256 << 20;
 const SHARE_OF_FREE: u64 = 8;
 
-/// Bounds for what comes from outside.
+/// Bounds for external data.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Uncompressed bytes that one layer may have.
+    /// Maximum uncompressed bytes of one layer.
     pub max_layer_bytes: u64,
-    /// Entries that an image's layers may have together.
+    /// Maximum entries of all layers of an image.
     pub max_entries: u64,
-    /// How many directories unpacking an image may step through when it looks for those of its entries, in its own layer or one
-    /// below: paths that are long, lead through symlinks or are missing from many layers take thousands of looks each, and each
-    /// look goes through the whole path.
+    /// Maximum directory lookups while unpacking an image, in its own layer or one below: paths that are long, contain symlinks or
+    /// are missing from many layers take thousands of lookups each, and each walks the whole path.
     pub max_looks: u64,
-    /// An image may unpack to so many times the bytes that it came as ..
+    /// An image may unpack to this multiple of its packed size ..
     pub max_ratio: u64,
-    /// .. or to this many, whichever is more: a small image of zeros is none the worse for it.
+    /// .. or to this many bytes, whichever is more: for small images of zeros.
     pub free_bytes: u64,
-    /// Percent of the disk that images leave free ..
+    /// Percent of the disk kept free of images ..
     pub keep_percent: u64,
-    /// .. or so many bytes, whichever is more; on small disks no more than a tenth.
+    /// .. or this many bytes, whichever is more; on small disks at most a tenth.
     pub keep_bytes: u64,
-    /// Layer downloads at once, per pull.
+    /// Concurrent layer downloads, per pull.
     pub parallel_downloads: usize,
-    /// Where a registry's answers stop being waited for, in seconds without a byte.
+    /// Timeout for a registry's responses, in seconds without a byte.
     pub read_timeout_seconds: u64,
-    /// Bytes a second that a download must bring over such a time.
+    /// Minimum bytes per second of a download over such a period.
     pub min_rate: u64,
-    /// Bytes a second that a download must bring over all its tries, but for five such times at its beginning.
+    /// Minimum average bytes per second of a download over all attempts, after five such periods.
     pub min_average: u64,
 }
 
@@ -77,7 +75,7 @@ impl Default for Options {
     }
 }
 
-/// The disk below the store, and what downloads under way will still write to it.
+/// The store's disk, and what downloads in progress will still write to it.
 #[derive(Debug)]
 pub(super) struct Space {
     dir: PathBuf,
@@ -86,7 +84,7 @@ pub(super) struct Space {
     promises: Mutex<Promises>,
 }
 
-/// Bytes that downloads under way may still write: of all, and of each tenant that has some.
+/// Bytes that downloads in progress may still write: in total, and by tenant.
 #[derive(Debug, Default)]
 struct Promises {
     total: u64,
@@ -98,14 +96,14 @@ impl Space {
         Space { dir, keep_percent: options.keep_percent, keep_bytes: options.keep_bytes, promises: Mutex::default() }
     }
 
-    /// Whether `bytes` more leave free what is to be kept free.
+    /// Checks that `bytes` more leave enough space free.
     pub(super) fn check(&self, bytes: u64) -> Result<()> {
         self.room(bytes, lock(&self.promises).total).map(drop)
     }
 
-    /// Room for a download of so many bytes, as its descriptor says. They are promised to it as far as its tenant's share goes,
-    /// and further ones when those have been written: a registry that announces much and brings little keeps nobody else from
-    /// his room.
+    /// Reserves space for a download of this size, as its descriptor says. The reservation is limited to the tenant's share, and
+    /// extended as data is written: a registry that announces much and sends little does not block others. Fails if there is not
+    /// enough space.
     pub(super) fn download(self: &Arc<Space>, tenant: &str, bytes: u64) -> Result<Room> {
         self.check(bytes)?;
         let mut room = Room { space: self.clone(), tenant: tenant.to_owned(), promised: 0, rest: bytes };
@@ -113,12 +111,12 @@ impl Space {
         Ok(room)
     }
 
-    /// What there is beside what is kept and promised. Errors: it is less than `bytes`.
+    /// The space beyond what is kept and reserved. Fails if it is less than `bytes`.
     fn room(&self, bytes: u64, promised: u64) -> Result<u64> {
         let disk = rustix::fs::statvfs(&self.dir).map_err(|e| ImageError::io("statvfs", &self.dir, e))?;
         let (total, free) = (disk.f_blocks.saturating_mul(disk.f_frsize), disk.f_bavail.saturating_mul(disk.f_frsize));
         let keep = keep(total, self.keep_percent, self.keep_bytes);
-        // Some file systems do not say how large they are.
+        // Some file systems do not report their size.
         if total == 0 {
             return Ok(u64::MAX);
         }
@@ -143,19 +141,19 @@ fn keep(total: u64, percent: u64, bytes: u64) -> u64 {
     (total / 100).saturating_mul(percent).max(bytes.min(total / 10))
 }
 
-/// The room of one download.
+/// The reservation of one download.
 #[derive(Debug)]
 pub(super) struct Room {
     space: Arc<Space>,
     tenant: String,
-    /// It may write so many bytes whatever others do ..
+    /// Bytes reserved ..
     promised: u64,
-    /// .. and so many more will be asked for.
+    /// .. and bytes to be reserved later.
     rest: u64,
 }
 
 impl Room {
-    /// Makes sure of room for bytes that are about to be written.
+    /// Ensures space for bytes about to be written.
     pub(super) fn write(&mut self, bytes: u64) -> Result<()> {
         if self.promised < bytes && self.rest > 0 {
             self.promise(bytes - self.promised)?;
@@ -164,7 +162,7 @@ impl Room {
         Ok(())
     }
 
-    /// Takes as much of the rest as the tenant's share allows, and `least` in any case.
+    /// Reserves as much of the rest as the tenant's share allows, and at least `least`.
     fn promise(&mut self, least: u64) -> Result<()> {
         let mut promises = lock(&self.space.promises);
         let room = self.space.room(least, promises.total)?;
@@ -199,7 +197,7 @@ impl Drop for Room {
     }
 }
 
-/// What one image may still unpack to.
+/// How much one image may still unpack to.
 #[derive(Debug)]
 pub(super) struct Allowance {
     space: Arc<Space>,
@@ -225,17 +223,17 @@ impl Allowance {
         Arc::new(Allowance { space, max_ratio, free_bytes, max_entries, max_looks, used })
     }
 
-    /// What comes in, as it was transferred.
+    /// Counts the transferred input.
     pub(super) fn packed<R: Read>(self: &Arc<Allowance>, reader: R) -> Packed<R> {
         Packed { reader, allowance: self.clone() }
     }
 
-    /// What comes out of it, uncompressed.
+    /// Counts the uncompressed output.
     pub(super) fn unpacked<R: Read>(self: &Arc<Allowance>, reader: R) -> Unpacking<R> {
         Unpacking { reader, allowance: self.clone() }
     }
 
-    /// Counts an entry of a layer or archive, with so many headers: whoever writes a million of them before one file means harm.
+    /// Counts an entry of a layer or archive with its number of headers: a million headers before one file are an attack.
     pub(super) fn entry(&self, headers: u64) -> Result<()> {
         let mut used = lock(&self.used);
         used.entries = used.entries.saturating_add(headers);
@@ -246,7 +244,7 @@ impl Allowance {
         self.spend(ENTRY)
     }
 
-    /// Counts the steps of looks for directories that an entry needs.
+    /// Counts the directory lookups of an entry.
     pub(super) fn look(&self, times: u64) -> Result<()> {
         let mut used = lock(&self.used);
         used.looks = used.looks.saturating_add(times);
@@ -256,7 +254,7 @@ impl Allowance {
         }
     }
 
-    /// Counts bytes that are about to be written.
+    /// Counts bytes about to be written.
     pub(super) fn spend(&self, bytes: u64) -> Result<()> {
         let mut used = lock(&self.used);
         used.unpacked = used.unpacked.saturating_add(bytes);
@@ -285,7 +283,7 @@ impl<R: Read> Read for Packed<R> {
     }
 }
 
-/// Counts what is read through it as unpacked, and refuses when it is too much.
+/// Counts what is read through it as unpacked, and fails above the limit.
 pub(super) struct Unpacking<R> {
     reader: R,
     allowance: Arc<Allowance>,
@@ -372,12 +370,12 @@ mod tests {
         let (_dir, space) = space(&options);
         let of = |tenant: &str| lock(&space.promises).of.get(tenant).copied().unwrap_or(0);
         let share = SHARE.min(space.room(0, 0).unwrap() / SHARE_OF_FREE);
-        // As many as it may download at once, each of which announces much and brings nothing.
+        // The maximum of concurrent downloads, each announcing much and sending nothing.
         let mut held: Vec<Room> = (0..12).map(|_| space.download("greedy", share).unwrap()).collect();
         assert!(of("greedy") <= share, "{} of {share}", of("greedy"));
         let other = space.download("other", 1000).unwrap();
         assert_eq!(of("other"), 1000);
-        // Those beyond the share go on as long as there is room.
+        // Beyond the share they continue as long as there is space.
         let before = of("greedy");
         held[11].write(1 << 20).unwrap();
         assert_eq!(of("greedy"), before, "what is written is not promised any more");

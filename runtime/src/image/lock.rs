@@ -1,4 +1,4 @@
-//! Takes a lock, whoever has panicked with it.
+//! Takes a lock even if it is poisoned.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,5 +1,5 @@
-//! Documents that lead to an image (OCI image spec, "Image Manifest", "Image Index"): which of the two one is, and of a manifest
-//! as much as is used, and what is checked of it.
+//! Documents of an image (OCI image spec, "Image Manifest", "Image Index"): distinguishes the two, and decodes and validates the
+//! used part of a manifest.
 
 use oci_spec::image::{Arch, Os};
 use serde::Deserialize;
@@ -8,14 +8,14 @@ use serde::de::IgnoredAny;
 use super::limits::MAX_LAYERS;
 use super::{ImageError, Result, digest};
 
-/// A manifest. What an author adds to it, annotations for one, is stepped over and takes no memory.
+/// A manifest. Unused parts such as annotations are skipped without memory.
 #[derive(Debug, Deserialize)]
 pub(super) struct Manifest {
     pub config: Descriptor,
     pub layers: Vec<Descriptor>,
 }
 
-/// What a manifest says of a blob. The digest may be any text: [`check`](super::digest::check) it.
+/// A manifest's blob descriptor. The digest may be any text: [`check`](super::digest::check) it.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Descriptor {
@@ -29,13 +29,13 @@ impl Manifest {
         parse(what, json)
     }
 
-    /// Bytes as transferred: config and layers.
+    /// Transferred bytes: config and layers.
     pub(super) fn size(&self) -> u64 {
         self.layers.iter().fold(self.config.size, |sum, layer| sum.saturating_add(layer.size))
     }
 }
 
-/// What tells an index from a manifest. The rest is not taken into memory for that.
+/// The fields that distinguish an index from a manifest; only these are decoded.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct DocumentKind {
@@ -46,7 +46,7 @@ pub(super) struct DocumentKind {
     layers: Option<IgnoredAny>,
 }
 
-/// `(media type, whether it is an index's)`; OCI's and Docker's.
+/// `(media type, whether it is an index)`; OCI's and Docker's.
 const MEDIA_TYPES: [(&str, bool); 4] = [
     ("application/vnd.oci.image.index.v1+json", true),
     ("application/vnd.docker.distribution.manifest.list.v2+json", true),
@@ -55,8 +55,8 @@ const MEDIA_TYPES: [(&str, bool); 4] = [
 ];
 
 impl DocumentKind {
-    /// Whether it is an index. What is both, by its fields or by its media type, is refused: one digest would be two images
-    /// (CVE-2021-41190).
+    /// Whether it is an index. A document that is both, by its fields or by its media type, is rejected: one digest would be two
+    /// images (CVE-2021-41190).
     pub(super) fn is_index(&self) -> Result<bool> {
         let is_index = self.manifests.is_some();
         let said = self.media_type.as_deref().and_then(|said| MEDIA_TYPES.iter().find(|(known, _)| *known == said));
@@ -77,7 +77,7 @@ pub(super) fn fits_host(descriptor: &oci_spec::image::Descriptor) -> bool {
     descriptor.platform().as_ref().is_some_and(|p| *p.os() == Os::Linux && *p.architecture() == Arch::default())
 }
 
-/// As many layers as diffIDs, each of them a digest that may become a path.
+/// As many layers as diffIDs, each a valid digest, as it may become a path.
 pub(super) fn check_layers(diff_ids: &[String], layers: usize) -> Result<()> {
     if diff_ids.len() != layers {
         let count = diff_ids.len();

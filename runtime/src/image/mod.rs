@@ -3,13 +3,13 @@
 //! ```text
 //! <dir>/lock                        one process at a time owns the store
 //! <dir>/blobs/sha256/<hex>          manifests, indexes and configs
-//! <dir>/downloads/<hex>.<hex>       layers, by whom they are from, until they are unpacked: what a manifest calls a layer is never taken for a document
+//! <dir>/downloads/<hex>.<hex>       layers by source, until they are unpacked: a manifest's layer is never mistaken for a document
 //! <dir>/layers/<chainID hex>/fs     a layer unpacked for overlayfs
 //! <dir>/layers/<chainID hex>/done   written after the layer has reached the disk: without it the layer is a leftover
 //! <dir>/refs/<sha256 of name>       one name (a tag or a digest) -> target and manifest digest, whether it was pulled,
 //!                                   and the image in few words
 //! <dir>/pulled/<image id hex>       whose credentials a registry has accepted for the image
-//! <dir>/tmp/                        everything in the making; emptied by `open`
+//! <dir>/tmp/                        temporary items; emptied by `open`
 //! ```
 //!
 //! Reading order: [`name`] (what people write), [`model`] and [`store`] (what others see), [`disk`], [`folders`] and [`top`] (what is
@@ -63,6 +63,6 @@ pub type Result<T, E = ImageError> = std::result::Result<T, E>;
 
 /// Makes ring the process's TLS provider; does nothing when one is installed already.
 pub fn install_crypto() {
-    // Err means that somebody was first, which is as good.
+    // Err means that one was installed concurrently, which is fine.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }

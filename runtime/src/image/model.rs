@@ -1,4 +1,4 @@
-//! What others see of the store: an image that is ready to run, one in a list, what an import and a pull say.
+//! The store's public data: an image ready to run, list entries, imports, pull progress.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,9 +19,9 @@ pub struct Image {
     pub digest: String,
     /// Tags, normalised: `docker.io/library/nginx:1.25`.
     pub names: Vec<String>,
-    /// Names by digest: `docker.io/library/nginx@sha256:..`; empty for images that came from no registry.
+    /// Names by digest: `docker.io/library/nginx@sha256:..`; empty for images that were not pulled.
     pub repo_digests: Vec<String>,
-    /// Bytes as transferred: config and layers.
+    /// Transferred bytes: config and layers.
     pub size: u64,
     pub config: ImageConfiguration,
     /// Unpacked layers, **uppermost first**: the order of overlayfs' `lowerdir`.
@@ -29,7 +29,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// The name for a Pod's `imageID`: by digest where the image came from a registry, else the id.
+    /// The name for a Pod's `imageID`: by digest if the image was pulled, else the id.
     pub fn reference(&self) -> &str {
         self.repo_digests.first().unwrap_or(&self.id)
     }
@@ -71,13 +71,14 @@ impl Image {
         self.field(|c| c.volumes())
     }
 
-    /// A regular file of the image as the overlay would show it, symlinks followed inside the image; none where there is no
-    /// file but a FIFO or a device. More than 1 MiB is an error.
+    /// A regular file of the image as the overlay shows it, following symlinks inside the image; none if there is no file, or a
+    /// FIFO or device. Fails above 1 MiB.
     pub fn read_file(&self, path: &str) -> Result<Option<Vec<u8>>> {
         LayerView::open(&self.layers)?.read_file(path, 1 << 20)
     }
 
-    /// Resolves a `USER` (the image's own when `spec` is empty) against the image's `/etc/passwd` and `/etc/group`.
+    /// Resolves a `USER` (the image's own if `spec` is empty) with the image's `/etc/passwd` and `/etc/group`. Fails for an unknown
+    /// user.
     pub fn resolve_user(&self, spec: &str) -> Result<UserIds> {
         let text = |path| Ok(String::from_utf8_lossy(&self.read_file(path)?.unwrap_or_default()).into_owned());
         let own = self.user();
@@ -92,19 +93,19 @@ pub struct ImageInfo {
     pub digest: String,
     pub names: Vec<String>,
     pub repo_digests: Vec<String>,
-    /// Bytes as transferred: config and layers.
+    /// Transferred bytes: config and layers.
     pub size: u64,
-    /// RFC 3339, as the image says; none for most imports.
+    /// RFC 3339, from the image; none for most imports.
     pub created: Option<String>,
 }
 
-/// What an imported rootfs is to run; the fields of an OCI image config.
+/// How to run an imported rootfs; the fields of an OCI image config.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ImportOptions {
     pub entrypoint: Vec<String>,
     pub cmd: Vec<String>,
-    /// `NAME=value`; without a `PATH` the usual one is added.
+    /// `NAME=value`; a missing `PATH` gets the usual value.
     pub env: Vec<String>,
     pub user: String,
     pub working_dir: String,
@@ -113,10 +114,10 @@ pub struct ImportOptions {
     pub labels: BTreeMap<String, String>,
 }
 
-/// What `remove` and `collect` did.
+/// The result of `remove` and `collect`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Removed {
-    /// Names that stand for nothing any more.
+    /// Names that were removed.
     pub names: Vec<String>,
     /// Digests of deleted blobs, chainIDs of deleted layers.
     pub deleted: Vec<String>,
@@ -124,10 +125,10 @@ pub struct Removed {
     pub in_use: Vec<PathBuf>,
 }
 
-/// How a pull gets on.
+/// The progress of a pull.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PullEvent {
-    /// The manifest is known: `layers` are to be fetched, `bytes` in all.
+    /// The manifest is known: `layers` must be fetched, `bytes` in total.
     Resolved { digest: String, layers: usize, bytes: u64 },
     /// `done` of `total` bytes of a layer have arrived.
     Downloading { digest: String, done: u64, total: u64 },

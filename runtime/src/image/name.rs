@@ -7,7 +7,7 @@ use oci_spec::distribution::Reference;
 
 use super::{ImageError, Result};
 
-/// Where a name without a registry is looked for.
+/// The registry of names without one.
 const HUB: &str = "docker.io";
 
 /// A parsed and normalised image name. Displays as `registry/repository[:tag][@digest]`.
@@ -15,7 +15,7 @@ const HUB: &str = "docker.io";
 pub struct ImageName(Reference);
 
 impl ImageName {
-    /// Parses what a person wrote (`distribution/reference`'s `ParseDockerRef`): `[registry/]repository[:tag][@digest]`.
+    /// Parses a name as users write it (`distribution/reference`'s `ParseDockerRef`): `[registry/]repository[:tag][@digest]`.
     ///
     /// By hand: compiling oci-spec's regular expression takes longer than all else about a name, and megabytes.
     pub fn parse(name: &str) -> Result<ImageName> {
@@ -24,7 +24,7 @@ impl ImageName {
         Ok(ImageName(parsed))
     }
 
-    /// Whether what a person wrote is an image id, `sha256:<hex>`, which is looked for among the images that are here.
+    /// Whether the text is an image id, `sha256:<hex>`, which is looked up among local images.
     pub fn is_id(name: &str) -> bool {
         super::digest::is_digest(name)
     }
@@ -43,7 +43,7 @@ impl ImageName {
         self.0.tag()
     }
 
-    /// The digest that the name insists on, `sha256:<hex>`.
+    /// The digest that the name requires, `sha256:<hex>`.
     pub fn digest(&self) -> Option<&str> {
         self.0.digest()
     }
@@ -53,12 +53,12 @@ impl ImageName {
         format!("{}/{}", self.registry(), self.repository())
     }
 
-    /// The canonical name that goes by `digest`: `registry/repository@digest`.
+    /// The canonical name by digest: `registry/repository@digest`.
     pub fn with_digest(&self, digest: &str) -> String {
         format!("{}@{digest}", self.family())
     }
 
-    /// The key that the store files the image under: a digest outweighs a tag, as in containerd.
+    /// The key under which the store files the image: a digest takes precedence over a tag, as in containerd.
     pub fn key(&self) -> String {
         match self.digest() {
             Some(digest) => self.with_digest(digest),
@@ -66,12 +66,12 @@ impl ImageName {
         }
     }
 
-    /// Registry `localhost` without a port means "made on this host": such names are never pulled.
+    /// Registry `localhost` without a port means "created on this host": such names are never pulled.
     pub fn is_local_only(&self) -> bool {
         self.registry() == "localhost"
     }
 
-    /// Whether the registry is on this host's loopback, where plain HTTP is spoken.
+    /// Whether the registry is on this host's loopback, which uses plain HTTP.
     pub fn is_loopback(&self) -> bool {
         is_loopback(split_port(self.registry()).0.trim_matches(['[', ']']))
     }
@@ -81,7 +81,7 @@ impl ImageName {
     }
 }
 
-/// Whether a host, without port and brackets, is this one's loopback by its name alone.
+/// Whether a host, without port and brackets, is loopback by its name alone.
 pub(super) fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
@@ -137,7 +137,7 @@ fn is_tag(tag: &str) -> bool {
     tag.len() <= 128 && tag.bytes().next().is_some_and(word) && tag.bytes().all(|b| word(b) || matches!(b, b'.' | b'-'))
 }
 
-/// A host name, an IPv4 address or an IPv6 one in brackets; then perhaps a port.
+/// A host name, an IPv4 address or a bracketed IPv6 one; optionally a port.
 fn is_registry(registry: &str) -> bool {
     let (host, port) = split_port(registry);
     let label = |l: &str| {

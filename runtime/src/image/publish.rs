@@ -1,4 +1,4 @@
-//! Stores an image and gives it its names; finds the image that a name stands for.
+//! Stores an image and names it; finds the image of a name.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,7 +14,7 @@ use super::manifest::Manifest;
 use super::refs::{Ref, Summary, check_names};
 use super::{Image, ImageError, Result};
 
-/// As long as a time of RFC 3339 may be. What else an image says of its making is not kept.
+/// Maximum length of an RFC 3339 time. Other creation times are dropped.
 const MAX_TIME: usize = 64;
 
 impl Inner {
@@ -22,7 +22,7 @@ impl Inner {
         lock(&self.refs)
     }
 
-    /// Reads what names of an earlier version do not say of their images.
+    /// Completes names written by an earlier version with their images' summaries.
     pub(super) fn complete_refs(&self) {
         for record in self.refs().values_mut().filter(|record| record.summary.is_none()) {
             record.summary = self.summary(&record.manifest);
@@ -34,7 +34,7 @@ impl Inner {
         }
     }
 
-    /// Reads both of an image's documents; none where it cannot be used.
+    /// Reads both of an image's documents; none if it is unusable.
     fn summary(&self, manifest: &str) -> Option<Summary> {
         let read = self.read_summary(manifest);
         read.inspect_err(|error| tracing::warn!(manifest, %error, "an image cannot be used")).ok()
@@ -52,8 +52,8 @@ impl Inner {
         Manifest::parse(&format!("manifest {digest}"), &self.read_blob(digest)?)
     }
 
-    /// Stores the documents of an image whose layers are there (and pinned), and gives it its names. `target` is what the names
-    /// themselves stand for: the manifest, or an index that has it.
+    /// Stores the documents of an image whose layers exist (and are pinned), and names it. `target` is the target of the names: the
+    /// manifest, or an index containing it. Fails if it cannot be stored.
     pub(super) fn publish(
         self: &Arc<Inner>,
         names: &[String],
@@ -72,9 +72,8 @@ impl Inner {
         image.ok_or_else(|| ImageError::NotFound(format!("image {digest} was removed while it was stored")))
     }
 
-    /// Makes the layers' files durable, marks them done and publishes the names, in this order. What was `pulled` once stays so
-    /// when the same is imported. Whoever brings an image has its layers: a manifest alone, of an image that is here, or that will
-    /// come, gets no name.
+    /// Syncs the layers' files, marks them done and publishes the names, in this order. A name that was once `pulled` stays so when
+    /// the same image is imported. An image must come with its layers: a bare manifest, of a present or future image, gets no name.
     pub(super) fn commit(
         &self,
         names: &[String],
@@ -134,27 +133,27 @@ impl Inner {
         sync_dir(&self.dir.join("refs"))
     }
 
-    /// The config of an image that a pull has brought by this name before, unless it is damaged.
+    /// The config of an image that was pulled by this name before, unless it is damaged.
     pub(super) fn brought(&self, name: &str, id: &str) -> Option<Vec<u8>> {
         let is_it = |known: &Ref| known.pulled && known.summary.as_ref().is_some_and(|summary| summary.id == id);
         if self.refs().get(name).is_some_and(is_it) { self.sound_blob(id) } else { None }
     }
 
-    /// Tags and names by digest that a manifest has.
+    /// A manifest's tags and names by digest.
     fn names_of(&self, manifest: &str) -> (Vec<String>, Vec<String>) {
         let refs = self.refs();
         let names = refs.values().filter(|known| known.manifest == manifest).map(|known| known.name.clone());
         names.partition(|name| !name.contains('@'))
     }
 
-    /// Whether all of an image is there, as far as can be told without reading its documents.
+    /// Whether an image is complete, as far as can be told without reading its documents.
     pub(super) fn is_whole(&self, manifest: &str, summary: &Summary) -> bool {
         [manifest, &summary.id].iter().all(|document| self.blob_path(document).exists())
             && summary.chain.iter().all(|chain_id| self.has_layer(chain_id))
     }
 
-    /// Assembles the image of a manifest; none when a part is missing or damaged, or the last name has gone. Reads and parses
-    /// documents: nobody else waits for that.
+    /// Assembles the image of a manifest; none if a part is missing or damaged, or its last name is gone. Reads and parses
+    /// documents without holding a lock.
     pub(super) fn image(&self, manifest_digest: &str) -> Result<Option<Image>> {
         let Some(bytes) = self.sound_blob(manifest_digest) else { return Ok(None) };
         let manifest = Manifest::parse(&format!("manifest {manifest_digest}"), &bytes)?;

@@ -1,4 +1,4 @@
-//! Pulls from OCI registries: manifest, config, then layers downloaded side by side and unpacked in order.
+//! Pulls from OCI registries: manifest, config, then layers downloaded in parallel and unpacked in order.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -21,28 +21,28 @@ use super::pulls::Outcome;
 use super::registry::Registry;
 use super::{Auth, Image, ImageError, ImageName, ImageStore, Progress, PullEvent, Result};
 
-/// Where blobs come from, and by what right: a hash of the registry and the credentials. Nobody has a blob of another source,
-/// or waits for one, which may take as long as it likes.
+/// The source of blobs: a hash of the registry and the credentials. Blobs are not shared between sources, and no source waits for
+/// another's download, which may take arbitrarily long.
 struct Source(String);
 
 impl Source {
-    /// What a layer is called until it is unpacked: of its digest alone it would be everybody's who knows that.
+    /// A layer's name until it is unpacked: by digest alone, everyone who knows the digest would have access.
     fn download(&self, digest: &str) -> String {
         format!("{digest}.{}", digest::hex_of(&self.0))
     }
 }
 
 impl ImageStore {
-    /// [`Self::pull_for`] nobody's Pod: for the operator.
+    /// [`Self::pull_for`] without a Pod: for the operator.
     pub async fn pull(&self, name: &str, auth: &Auth, progress: Option<Progress>) -> Result<Image> {
         self.pull_for("", name, auth, progress).await
     }
 
-    /// Fetches `name` from its registry, whether it is here already or not (then only the manifest travels), and gives
-    /// the image. Callers of one tenant (a Pod's namespace) who want the same name with the same credentials at once share one
-    /// pull, whose events go to the first of them; it ends when all of them have dropped it, and the next one goes on where it
-    /// stopped. Tenants wait for pulls of their own, and not for those of others. The image is nobody's until it is
-    /// [granted](ImageStore::grant) to whoever the credentials belong to.
+    /// Fetches `name` from its registry even if it is present (then only the manifest is transferred), and returns the image.
+    /// Concurrent callers of one tenant (a Pod's namespace) with the same name and credentials share one pull, whose events go to
+    /// the first of them; it stops when all of them have dropped it, and the next one resumes it. Different tenants never share or
+    /// wait for each other's pulls. The image may not be used by others until it is [granted](ImageStore::grant) to the
+    /// credentials' owner. Fails as [`ImageError`] describes.
     pub async fn pull_for(&self, tenant: &str, name: &str, auth: &Auth, progress: Option<Progress>) -> Result<Image> {
         let name = ImageName::parse(name)?;
         if name.is_local_only() {
@@ -73,17 +73,17 @@ impl ImageStore {
     }
 }
 
-/// What the registry says that the name is.
+/// What the registry returned for the name.
 struct Resolved {
-    /// Digest of what the name itself is: an index, or the manifest.
+    /// Digest of the name's direct target: an index, or the manifest.
     target: String,
-    /// The index's bytes, when it is one.
+    /// The index's bytes, if it is one.
     index: Option<Bytes>,
     manifest: Bytes,
 }
 
 impl Job {
-    /// 1. Credentials. 2. The manifest for this host. 3. The config. 4. Layers that are missing. 5. Names.
+    /// 1. Credentials. 2. The manifest for this host. 3. The config. 4. Missing layers. 5. Names.
     async fn run(&self) -> Result<Image> {
         let unpacking = format!("failed to pull and unpack image \"{}\"", self.name);
         let resolving = format!("{unpacking}: failed to resolve reference \"{}\"", self.name);
@@ -105,7 +105,7 @@ impl Job {
         Ok(Resolved { target, index: Some(bytes), manifest })
     }
 
-    /// The manifest that the name, or the digest where one is given, stands for; and its digest, checked.
+    /// The manifest of the name, or of the digest if given; with its digest, verified.
     async fn fetch_manifest(&self, registry: &Registry, digest: Option<&str>) -> Result<(Bytes, String)> {
         if let Some(digest) = digest {
             digest::check(digest)?;
@@ -137,7 +137,7 @@ impl Job {
             bytes: layers.iter().fold(0, |sum, l| sum.saturating_add(l.size)),
         });
         let fetched = self.fetch_layers(registry, layers, &chain, &pin).await;
-        // What broke off goes on where it stopped; what cannot be used leaves nothing behind.
+        // A broken download is resumed later; unusable data is removed.
         if let Err(ImageError::Invalid(_) | ImageError::DiskFull(_) | ImageError::DigestMismatch { .. }) = &fetched {
             self.discard(downloads, &chain).await?;
         }
@@ -158,7 +158,7 @@ impl Job {
         .await
     }
 
-    /// Deletes what a pull has brought that came to nothing.
+    /// Deletes the remains of a failed pull.
     async fn discard(&self, downloads: Vec<String>, chain: &Arc<Vec<String>>) -> Result<()> {
         let (inner, chain) = (self.inner.clone(), chain.clone());
         blocking(move || {
@@ -168,8 +168,8 @@ impl Job {
         .await
     }
 
-    /// The config, by which layers that are here are found: whoever shows it as his own has it from his registry. That it lies here
-    /// is no proof, for others' do, too; but what the same repository has brought once it need not bring again.
+    /// The config, which identifies local layers: it must be fetched from the caller's registry. Its presence here proves nothing,
+    /// as it may be another's; but what the same repository has delivered once is not fetched again.
     async fn fetch_config(&self, registry: &Registry, config: &Descriptor, target: &str) -> Result<Bytes> {
         digest::check(&config.digest)?;
         let blob = Blob { digest: config.digest.clone(), size: config.size, told: false };
@@ -190,13 +190,13 @@ impl Job {
         let (inner, registry, auth) = (self.inner.clone(), self.name.registry().to_owned(), self.auth.clone());
         let whose = move || match auth {
             Auth::Anonymous => Ok("anybody".to_owned()),
-            // The first one reads, or makes, the key of hashes.
+            // The first call reads or creates the hash key.
             auth => inner.hash_of(&auth),
         };
         Ok(Source(sha256(format!("{registry} {}", blocking(whose).await?).as_bytes())))
     }
 
-    /// The layers that are not here yet.
+    /// The layers that are not present.
     async fn missing_layers(
         &self,
         manifest: &Manifest,
@@ -223,7 +223,7 @@ impl Job {
         Ok(missing)
     }
 
-    /// Downloads side by side; unpacks each layer once those below it are there, while the next ones still arrive.
+    /// Downloads in parallel; unpacks each layer once those below it are present, while the next ones still download.
     async fn fetch_layers(
         &self,
         registry: &Registry,
@@ -237,7 +237,7 @@ impl Job {
                 .map(|layer| async move { self.fetch_layer(registry, &layer).await.map(|()| layer) })
                 .buffered(self.inner.options.parallel_downloads.max(1));
             while let Some(layer) = downloads.next().await {
-                // The receiver goes away only together with this future.
+                // The receiver is only dropped together with this future.
                 let _ = arrived.send(layer?).await;
             }
             Ok(())
@@ -246,7 +246,7 @@ impl Job {
         let unpack = async {
             while let Some(layer) = next.recv().await {
                 let (inner, chain, digest) = (self.inner.clone(), chain.clone(), layer.digest.clone());
-                // An unpacking thread outlives a dropped pull, and looks at the layers below until it is done.
+                // An unpacking thread outlives a dropped pull, and reads the layers below until it is done.
                 let (pin, allowance) = (pin.clone(), allowance.clone());
                 // It is never closed.
                 let own = self.inner.pulls.unpackers.take(&self.tenant).await;
@@ -263,7 +263,7 @@ impl Job {
         tokio::try_join!(download, unpack).map(|_| ())
     }
 
-    /// Makes sure of a layer's blob.
+    /// Ensures that a layer's blob is present.
     async fn fetch_layer(&self, registry: &Registry, layer: &Layer) -> Result<()> {
         let downloading = self.inner.pulls.download_lock(&layer.download);
         let _downloading = downloading.lock().await;
@@ -276,23 +276,23 @@ impl Job {
     }
 }
 
-/// A layer to fetch: its place in the image, its blob, and what must come out of it.
+/// A layer to fetch: its index in the image, its blob, and the expected content.
 struct Layer {
     index: usize,
     digest: String,
-    /// What it is called until it is unpacked.
+    /// Its name until it is unpacked.
     download: String,
     size: u64,
     diff_id: String,
-    /// No layer below it is made of the same blob: that came once, however often it is unpacked.
+    /// No layer below it has the same blob: it is downloaded once, however often it is unpacked.
     first: bool,
-    /// A layer above it is made of the same blob.
+    /// A layer above it has the same blob.
     again: bool,
 }
 
-/// Unpacks a downloaded layer, unless somebody else has done it meanwhile, and drops the blob.
+/// Unpacks a downloaded layer, unless another task has done so, and drops the blob.
 fn unpack_blob(inner: &Arc<Inner>, layer: &Layer, chain: &[String], allowance: &Arc<Allowance>) -> Result<()> {
-    // Of the same blob: what another blob says of itself is known only when it is unpacked, and that may take its time.
+    // The lock is per blob: the content of another blob is only verified by unpacking it, which may take its time.
     let making = inner.making(&format!("{} of {}", chain[layer.index], layer.digest));
     let _making = lock(&making);
     let path = inner.download_path(&layer.download);
@@ -304,7 +304,7 @@ fn unpack_blob(inner: &Arc<Inner>, layer: &Layer, chain: &[String], allowance: &
             false => inner.unpack_layer(blob, below, diff_id, allowance),
         };
         if let Err(error) = unpacked {
-            // A blob that a power loss has damaged must not stand in the way of the next try.
+            // A blob damaged by a power loss must not break the next attempt.
             inner.drop_download(&layer.download)?;
             return Err(error.context(format!("failed to extract layer {}", layer.diff_id)));
         }
@@ -312,7 +312,7 @@ fn unpack_blob(inner: &Arc<Inner>, layer: &Layer, chain: &[String], allowance: &
     if layer.again { Ok(()) } else { inner.drop_download(&layer.download) }
 }
 
-/// The digest of the manifest for this host, where a document is an index.
+/// The digest of the manifest for this host, if a document is an index.
 fn chosen_of(json: &[u8]) -> Result<Option<String>> {
     let kind: DocumentKind = parse("manifest", json)?;
     if kind.schema_version != Some(2) {
@@ -329,7 +329,7 @@ fn chosen_of(json: &[u8]) -> Result<Option<String>> {
     Ok(Some(entry.digest().to_string()))
 }
 
-/// Looks at a document where that keeps nobody waiting: it may be as large as documents are.
+/// Parses a document on a blocking thread: it may have the maximum size.
 async fn read<T: Send + 'static>(
     document: &Bytes,
     look: impl FnOnce(&[u8]) -> Result<T> + Send + 'static,

@@ -1,10 +1,9 @@
-//! By whose credentials an image was pulled: who may use it without asking its registry.
+//! The credentials by which images were pulled: decides who may use an image without asking its registry.
 //!
-//! A name is *preloaded* until a pull brings it: the file of the name itself says so, in the write that publishes the name, so no
-//! crash makes a pulled image look preloaded. Beside it there is a record per image content: which credentials a registry has
-//! accepted for it, by name without tag and digest. A record that is missing, damaged or another image's grants nothing: then
-//! the registry decides anew. Upstream: KEP-2535, `pkg/kubelet/images/pullmanager` (its ImagePullIntent is our name's file, its
-//! ImagePulledRecord our record).
+//! A name is *preloaded* until it is pulled: this is stored in the name's file, in the write that publishes the name, so no crash
+//! makes a pulled image look preloaded. In addition there is a record per image content: which credentials a registry has accepted
+//! for it, by name without tag and digest. A missing, damaged or mismatched record grants nothing: then the registry decides again.
+//! Upstream: KEP-2535, `pkg/kubelet/images/pullmanager` (its ImagePullIntent is our name's file, its ImagePulledRecord our record).
 //!
 //! ```text
 //! <dir>/pulled/<hex of the image id>   {"image":"sha256:..","names":{"registry.example/app":{"secrets":[..]}}}
@@ -24,22 +23,22 @@ use super::folders::{read_dir, remove_any};
 use super::lock::lock;
 use super::{Auth, Image, ImageError, ImageName, ImageStore, Result, SecretRef};
 
-/// Secrets that a record names, per name of the image. Who is not among them is let in by the hash of his credential, or asks the
+/// Maximum Secrets in a record, per name of the image. Others are accepted by the hash of their credential, or by asking the
 /// registry: upstream's `writeRecordWhileMatchingLimit`.
 pub const MAX_SECRETS: usize = 100;
 const KEY_BYTES: usize = 32;
 
-/// A credential that a registry has accepted, or that somebody presents for the same.
+/// A credential that a registry has accepted, or that a Pod presents.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PullSecret {
     #[serde(flatten)]
     pub secret: SecretRef,
-    /// [`ImageStore::hash_of`] the credential; never the credential.
+    /// [`ImageStore::hash_of`] the credential; never the credential itself.
     pub credential_hash: String,
 }
 
-/// Who may use an image by one of its names. The default is nobody.
+/// Who may use an image by one of its names. Defaults to no one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Access {
@@ -49,23 +48,23 @@ pub struct Access {
     pub secrets: Vec<PullSecret>,
 }
 
-/// What lets somebody in.
+/// A reason for access.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Grant {
     Anyone,
     Secret(PullSecret),
 }
 
-/// How an image came to be here by the name that it was asked for by.
+/// How an image got here, by the name it is requested by.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Provenance {
-    /// Imported or loaded, never pulled; or pulled by a version that kept no records.
+    /// Imported or loaded, never pulled; or pulled by a version without records.
     Preloaded,
     Pulled(Access),
 }
 
 impl Access {
-    /// Adds a grant; whether that changes anything. Of too many Secrets the oldest goes.
+    /// Adds a grant; returns whether anything changed. Above the limit the oldest Secret is dropped.
     pub fn add(&mut self, grant: &Grant) -> bool {
         let new = match grant {
             _ if self.anyone => return false,
@@ -87,18 +86,18 @@ impl Access {
     }
 }
 
-/// Whose credentials were accepted for one image content.
+/// The accepted credentials for one image content.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Record {
-    /// The image id, which names the file, too.
+    /// The image id, which is also the file's name.
     image: String,
     /// `registry/repository` -> who may use it by this name.
     names: BTreeMap<String, Access>,
 }
 
 impl ImageStore {
-    /// The image that a name, a `name@digest` or an image id stands for, as [`ImageStore::resolve`], and how it came to be here.
-    /// By its id a pulled image is nobody's: an id says nothing of the registry that would have to be asked.
+    /// The image of a name, a `name@digest` or an image id, as [`ImageStore::resolve`], and how it got here. By id a pulled image
+    /// is available to no one: an id does not tell which registry to ask.
     pub fn find(&self, name: &str) -> Result<Option<(Image, Provenance)>> {
         let Some(found) = self.inner.look_up(name)? else { return Ok(None) };
         let Some(image) = self.inner.image(&found.manifest)? else { return Ok(None) };
@@ -113,11 +112,11 @@ impl ImageStore {
         Ok(Some((image, provenance)))
     }
 
-    /// Notes durably that whoever `grant` means may use the image by `name` (whatever tag or digest). Nothing is noted of an
-    /// image that has been removed meanwhile.
+    /// Records durably that `grant` allows using the image by `name` (with any tag or digest). Does nothing if the image has been
+    /// removed meanwhile. Fails if the record cannot be written.
     pub fn grant(&self, image: &Image, name: &str, grant: &Grant) -> Result<()> {
         let family = ImageName::parse(name)?.family();
-        // Held to the end: the collector removes records under it, and two grants make one record.
+        // Held to the end: the collector removes records under it, and two grants share one record.
         let refs = self.inner.refs();
         if !refs.values().any(|known| known.manifest == image.digest) {
             return Ok(());
@@ -130,8 +129,8 @@ impl ImageStore {
         self.inner.write_file(&self.inner.record_path(&image.id), &json)
     }
 
-    /// A keyed hash of a credential, by which a record knows it again. The key is this store's own, so the hash tells nothing to
-    /// whoever gets hold of a record alone.
+    /// A keyed hash of a credential, by which a record recognizes it. The key belongs to this store, so the hash reveals nothing to
+    /// a reader of the record alone.
     pub fn hash_of(&self, auth: &Auth) -> Result<String> {
         self.inner.hash_of(auth)
     }
@@ -146,12 +145,12 @@ impl Inner {
             Auth::RegistryToken(token) => &["registry", token],
         };
         let json = serde_json::to_vec(parts).map_err(|e| ImageError::Local(format!("encode credential: {e}")))?;
-        // Both parts are of a fixed length, so nothing can be appended or shifted between them.
+        // Both parts have a fixed length, so nothing can be appended or shifted between them.
         Ok(sha256(&[&self.key()?[..], sha256(&json).as_bytes()].concat()))
     }
 }
 
-/// What a name was found to be.
+/// The result of looking up a name.
 pub(super) struct Located {
     pub manifest: String,
     pub pulled: bool,
@@ -160,14 +159,14 @@ pub(super) struct Located {
 }
 
 impl Inner {
-    /// What a name, a `name@digest` or an image id stands for; noted as asked for now.
+    /// Looks up a name, a `name@digest` or an image id; records the use.
     pub(super) fn look_up(&self, name: &str) -> Result<Option<Located>> {
         let parsed = if ImageName::is_id(name) { None } else { Some(ImageName::parse(name)?) };
-        // Held until the use is noted: who makes room looks at that under it.
+        // Held until the use is recorded: the garbage collector checks it under this lock.
         let refs = self.refs();
         let known = match &parsed {
             Some(parsed) => refs.get(&parsed.key()),
-            // One preloaded name is enough: what it gives to all is the same content.
+            // One preloaded name is enough: its content is the same and available to all.
             None => refs.values().filter(|known| known.is(name)).min_by_key(|known| known.pulled),
         };
         let Some(known) = known else { return Ok(None) };
@@ -184,7 +183,7 @@ impl Inner {
         self.records().join(hex_of(image))
     }
 
-    /// The record of an image; an empty one where there is none that can be relied on.
+    /// The record of an image; empty if there is no reliable one.
     fn read_record(&self, image: &str) -> Record {
         let path = self.record_path(image);
         let none = || Record { image: image.to_owned(), names: BTreeMap::new() };
@@ -209,7 +208,7 @@ impl Inner {
         }
     }
 
-    /// Deletes the records of images that are not among `blobs` and that nobody counts on.
+    /// Deletes the records of images that are not among `blobs` and not pinned.
     pub(super) fn collect_records(&self, keep: impl Fn(&str) -> bool) -> Result<()> {
         for path in read_dir(&self.records())? {
             let image = digest::of_path(&path);
@@ -220,8 +219,8 @@ impl Inner {
         Ok(())
     }
 
-    /// The key of this store's hashes, made when it is first needed. Where it was lost the hashes of records match no more, and
-    /// Secrets are known by their uids alone.
+    /// The key of this store's hashes, created on first use. If it is lost, recorded hashes no longer match, and Secrets are
+    /// recognized only by uid.
     fn key(&self) -> Result<[u8; KEY_BYTES]> {
         let mut known = lock(&self.key);
         if let Some(key) = *known {

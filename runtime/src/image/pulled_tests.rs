@@ -1,4 +1,4 @@
-//! Who may use what was pulled: records, names and what a crash, a collector or damage leaves of them.
+//! Permission for pulled images: records, names, and the effects of crashes, collection or damage.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -21,7 +21,7 @@ fn import(store: &ImageStore, name: &str, word: &str) -> Image {
     store.import(&tar.into_inner().unwrap()[..], name, &ImportOptions::default()).unwrap()
 }
 
-/// What a pull does last.
+/// The last step of a pull.
 fn arrive(store: &ImageStore, name: &str, image: &Image) {
     let name = ImageName::parse(name).unwrap();
     let names = [name.with_digest(&image.digest), name.key()];
@@ -70,11 +70,11 @@ fn a_pulled_image_is_nobodys_until_it_is_granted_and_stays_so_across_a_restart()
     for name in ["r.io/app:1", &by_digest] {
         assert_eq!(access(&store, name), of(&[secret("1"), secret("2")]), "{name}");
     }
-    // Who names it by its id has nothing to show that could have been accepted.
+    // By id, no accepted credential can match.
     assert_eq!(access(&store, &image.id), of(&[]));
     store.grant(&image, "r.io/app:1", &Grant::Anyone).unwrap();
     assert_eq!(access(&store, "r.io/app:1"), of(&[Grant::Anyone]));
-    // The same content by another name is another matter; and what was pulled does not become free by an import.
+    // The same content by another name is separate; and an import does not make a pulled image available to all.
     arrive(&store, "other.io/app:1", &image);
     assert_eq!(access(&store, "other.io/app:1"), of(&[]));
     import(&store, "other.io/app:1", "private");
@@ -151,7 +151,7 @@ fn records_go_with_their_images() {
         all.sort_unstable();
         all
     });
-    // A pull that ends after its image was removed leaves none either; and who has it again starts with nobody.
+    // A pull that ends after its image was removed leaves none either; and a new pull starts without grants.
     store.grant(&image, "r.io/app:1", &Grant::Anyone).unwrap();
     assert!(!store.inner.record_path(&image.id).exists());
     let again = import(&store, "r.io/app:1", "a");

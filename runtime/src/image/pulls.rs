@@ -1,4 +1,4 @@
-//! Pulls under way: who shares one, who waits for which blob, and whose turn it is.
+//! Pulls in progress: sharing, per-blob waiting, and fairness.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -9,22 +9,22 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::lock::lock;
 use super::{Auth, Image, Result};
 
-/// Pulls at once for one [tenant](super::ImageStore::pull_for). The next ones wait for these, and keep nobody else.
+/// Concurrent pulls of one [tenant](super::ImageStore::pull_for). Further ones wait, without blocking others.
 const OF_A_TENANT: usize = 3;
 
-/// Layers that are unpacked at once, for all: each may take the memory of a decompressor's window. Who waits has his turn in the
-/// order in which he came, and each tenant unpacks or waits with [one](UNPACKED_OF_A_TENANT).
+/// Layers unpacked at once, for all tenants: each may need the memory of a decompressor's window. Waiters are served in order, and
+/// each tenant unpacks or waits with [one](UNPACKED_OF_A_TENANT).
 const UNPACKED_AT_ONCE: usize = 2;
 const UNPACKED_OF_A_TENANT: usize = 1;
 
 pub(super) type Outcome = BoxFuture<'static, Result<Image>>;
 
-/// Pulls under way, by tenant, name and credentials; the blobs that they download; and whose turn it is.
+/// Pulls in progress, by tenant, name and credentials; the blobs they download; and the queues.
 pub(super) struct Pulls {
     pub(super) flights: Mutex<HashMap<(String, String, Auth), WeakShared<Outcome>>>,
     downloads: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
     pub(super) tenants: TenantSemaphores,
-    /// Whose layer may wait to be unpacked, by tenant.
+    /// Limits how many layers each tenant may have waiting to be unpacked.
     pub(super) unpackers: TenantSemaphores,
     pub(super) unpacking: Arc<Semaphore>,
 }
@@ -49,7 +49,7 @@ impl Pulls {
     }
 }
 
-/// So many at once for each tenant.
+/// A semaphore of this size for each tenant.
 pub(super) struct TenantSemaphores {
     most: usize,
     tenants: Mutex<HashMap<String, Arc<Semaphore>>>,
@@ -60,7 +60,7 @@ impl TenantSemaphores {
         TenantSemaphores { most, tenants: Mutex::default() }
     }
 
-    /// Waits until it is the tenant's turn, for as long as the permit is kept.
+    /// Waits for a permit of the tenant.
     pub(super) async fn take(&self, tenant: &str) -> Option<OwnedSemaphorePermit> {
         let turns = {
             let mut tenants = lock(&self.tenants);

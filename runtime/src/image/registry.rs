@@ -1,5 +1,5 @@
-//! Talking to a registry (OCI distribution spec): credentials, manifests, blobs; its answers bounded in size and time, and turned
-//! into errors that say enough.
+//! Talking to a registry (OCI distribution spec): credentials, manifests, blobs; with responses bounded in size and time, and
+//! converted to meaningful errors.
 //!
 //! By hand on [`http`](super::http): clients that exist read documents however long they are, and follow wherever they are led.
 
@@ -21,9 +21,9 @@ use super::{Auth, ImageError, ImageName, Result};
 
 const MANIFEST_TYPES: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, \
      application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.docker.distribution.manifest.v2+json";
-/// Tokens and complaints are small.
+/// Tokens and error messages are small.
 const MAX_ANSWER: u64 = 1 << 20;
-/// So much of a complaint reaches the Pod's events.
+/// Maximum length of an error message in the Pod's events.
 const MAX_COMPLAINT: usize = 200;
 
 /// A connection to the registry of one image.
@@ -39,7 +39,7 @@ pub(super) struct Registry {
 }
 
 impl Registry {
-    /// Asks the registry how it wants credentials, and gets a token where it says so.
+    /// Asks the registry for its authentication method, and gets a token if required. Fails if it is unreachable or refuses.
     pub(super) async fn connect(name: &ImageName, auth: &Auth, options: &Options) -> Result<Registry> {
         let read_timeout = Duration::from_secs(options.read_timeout_seconds);
         let host = name.reference().resolve_registry();
@@ -68,7 +68,7 @@ impl Registry {
         self.in_time("manifest", read).await
     }
 
-    /// A blob's bytes from `offset` on; from its start, if the registry answers with 200 and not 206.
+    /// A blob's bytes from `offset` on; from its start, if the registry responds with 200 instead of 206.
     pub(super) async fn blob(&self, digest: &str, offset: u64) -> Result<Response> {
         let url = format!("{}{}/blobs/{digest}", self.root, self.name.repository());
         let range = if offset > 0 { Some((RANGE, value(&format!("bytes={offset}-"))?)) } else { None };
@@ -140,7 +140,7 @@ impl Registry {
             let what = format!("failed to fetch token: unexpected status from {}: {status}{said}", shown(&realm));
             return Err(if status.is_client_error() { denied(what) } else { ImageError::Network(what) });
         }
-        // What was said is none of the Pod's business: the answer is not quoted.
+        // The content is not for the Pod: the response is not quoted.
         token_of(&body).ok_or_else(|| ImageError::Network(format!("bad answer of the token server {}", shown(&realm))))
     }
 
@@ -160,7 +160,7 @@ impl Registry {
         Ok(body.into())
     }
 
-    /// The response, if it is a success; else what it means, in containerd's words where it has some.
+    /// The response, if it is a success; else its error, in containerd's words where it has some.
     async fn accepted(&self, response: Response, url: &str) -> Result<Response> {
         let status = response.status();
         if status.is_success() {
@@ -169,7 +169,7 @@ impl Registry {
         if status == StatusCode::UNAUTHORIZED {
             return Err(denied(format!("authorization failed: {url}: 401 Unauthorized")));
         }
-        // What somebody says to whom the registry has led is none of the Pod's business.
+        // What a host that the registry redirected to says is not for the Pod.
         let body = match self.guard.is_own(response.url()) {
             true => self.in_time("answer", self.body(response, "answer", MAX_ANSWER)).await.unwrap_or_default(),
             false => Bytes::new(),
@@ -178,7 +178,7 @@ impl Registry {
     }
 }
 
-/// What an answer means that is no success.
+/// The error of an unsuccessful response.
 pub(super) fn refusal(name: &ImageName, url: &str, status: StatusCode, body: &[u8]) -> ImageError {
     let said: Complaints = serde_json::from_slice(body).unwrap_or_default();
     let has = |codes: &[&str]| said.errors.iter().any(|e| codes.contains(&e.code.as_str()));
@@ -197,7 +197,7 @@ pub(super) fn refusal(name: &ImageName, url: &str, status: StatusCode, body: &[u
     }
 }
 
-/// The token in a token server's answer: one that can stand in a header.
+/// The token in a token server's response, valid in a header.
 pub(super) fn token_of(body: &[u8]) -> Option<String> {
     let answer: TokenAnswer = serde_json::from_slice(body).ok()?;
     answer.token.or(answer.access_token).filter(|token| token.bytes().all(|b| b.is_ascii_graphic()))
@@ -287,7 +287,7 @@ fn denied(detail: String) -> ImageError {
     ImageError::Unauthorized(format!("{what}: {detail}"))
 }
 
-/// What a server says without saying it properly, behind what is known of it: one line, and not all of it.
+/// A server's unstructured error message, for the end of ours: one line, shortened.
 fn quoted(body: &[u8]) -> String {
     match String::from_utf8_lossy(body).trim() {
         "" => String::new(),
@@ -331,7 +331,7 @@ mod tests {
         assert!(said.len() < 1000 && said.contains("rrr...") && !said.contains("secret"), "{}", said.len());
     }
 
-    /// A server on loopback that answers by paths, and what it was asked.
+    /// A server on loopback that responds by path, and the requests it got.
     async fn serve(answer: impl Fn(&str) -> String + Send + 'static) -> (String, Arc<Mutex<Vec<String>>>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (address, asked) = (listener.local_addr().unwrap().to_string(), Arc::new(Mutex::new(Vec::new())));

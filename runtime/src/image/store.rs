@@ -1,4 +1,4 @@
-//! The store as others see it: images by name, listed, resolved, removed.
+//! The store's public interface: images by name, listed, resolved, removed.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -9,14 +9,15 @@ use super::disk::Inner;
 use super::refs::{Ref, Summary};
 use super::{Image, ImageError, ImageInfo, ImageName, Options, Removed, Result, digest};
 
-/// The image store of a node. Cheap to clone; every clone is the same store.
+/// The image store of a node. Cheap to clone; all clones share one store.
 #[derive(Clone)]
 pub struct ImageStore {
     pub(super) inner: Arc<Inner>,
 }
 
 impl ImageStore {
-    /// Opens (and makes, where missing) the store below `dir`, takes its lock and clears leftovers.
+    /// Opens (or creates) the store below `dir`, takes its lock and clears leftovers. Fails if another process holds the lock, or
+    /// the folders are unusable.
     pub fn open(dir: impl AsRef<Path>) -> Result<ImageStore> {
         ImageStore::open_with(dir, Options::default())
     }
@@ -40,7 +41,7 @@ impl ImageStore {
         &self.inner.dir
     }
 
-    /// The image that a name, a `name@digest`, or an image id (`sha256:<hex>`) stands for, if it is all there.
+    /// The image of a name, a `name@digest`, or an image id (`sha256:<hex>`), if it is complete.
     pub fn resolve(&self, name: &str) -> Result<Option<Image>> {
         match self.inner.look_up(name)? {
             Some(found) => self.inner.image(&found.manifest),
@@ -48,9 +49,9 @@ impl ImageStore {
         }
     }
 
-    /// Every image, sorted by name; images without a tag come with their digests alone.
+    /// Every image, sorted by name; images without a tag appear with their digests alone.
     pub fn list(&self) -> Result<Vec<ImageInfo>> {
-        // An image that cannot be used can be named, pulled again and removed, and the others are none the worse for it.
+        // An unusable image can be named, pulled again and removed, and does not affect the others.
         let mut images: BTreeMap<String, (Summary, Vec<String>)> = BTreeMap::new();
         for known in self.inner.refs().values() {
             let Some(summary) = &known.summary else { continue };
@@ -70,8 +71,9 @@ impl ImageStore {
         Ok(infos)
     }
 
-    /// Removes a name; with an image's last tag its digest names go too, with an id all of its names. Then deletes
-    /// what nothing refers to, except layers in `in_use` (paths as in [`Image::layers`], those of live containers).
+    /// Removes a name; with an image's last tag its digest names too, with an id all of its names. Then deletes everything
+    /// unreferenced, except layers in `in_use` (paths as in [`Image::layers`], those of live containers). Fails if the name is
+    /// unknown, or something cannot be deleted.
     pub fn remove(&self, name: &str, in_use: &HashSet<PathBuf>) -> Result<Removed> {
         let mut refs = self.inner.refs();
         let names = names_to_remove(&refs, name)?;
@@ -85,10 +87,9 @@ impl ImageStore {
         Ok(Removed { names, ..removed })
     }
 
-    /// Removes images that came from a registry and that nobody uses, least recently used first, until `enough` says so. Left
-    /// alone are those whose layers are in `in_use`, those that a pull holds, and those that somebody asked for since `age` ago
-    /// (he may be about to use it): as kubelet's image garbage collection. Images made on this host are left, for nobody could
-    /// bring them back.
+    /// Removes unused pulled images, least recently used first, until `enough` returns true. Keeps those with layers in `in_use`,
+    /// those pinned by a pull, and those requested less than `age` ago (about to be used): as kubelet's image garbage collection.
+    /// Images created on this host are kept, as they could not be restored. Fails if something cannot be deleted.
     pub fn remove_unused(
         &self,
         in_use: &HashSet<PathBuf>,
@@ -102,7 +103,7 @@ impl ImageStore {
                 break;
             }
             let mut refs = self.inner.refs();
-            // Looked at again, for the ones before it took their time.
+            // Checked again, because removing the previous ones took time.
             if self.inner.last_use(&manifest) >= before || self.inner.is_pinned(&refs, &manifest) {
                 continue;
             }
@@ -122,8 +123,7 @@ impl ImageStore {
         Ok(removed)
     }
 
-    /// Deletes what nothing refers to: remains of interrupted pulls, and layers that were in use when their image
-    /// was removed.
+    /// Deletes everything unreferenced: remains of interrupted pulls, and layers that were in use when their image was removed.
     pub fn collect(&self, in_use: &HashSet<PathBuf>) -> Result<Removed> {
         let (removed, doomed) = self.inner.collect(&self.inner.refs(), in_use)?;
         self.inner.delete(&doomed)?;
@@ -131,7 +131,7 @@ impl ImageStore {
     }
 }
 
-/// The keys that go when `name` goes.
+/// The keys to remove together with `name`.
 fn names_to_remove(refs: &BTreeMap<String, Ref>, name: &str) -> Result<Vec<String>> {
     let missing = || ImageError::NotFound(format!("image {name:?} not found"));
     if digest::is_digest(name) {
@@ -155,7 +155,7 @@ mod tests {
 
     const NOW: Duration = Duration::ZERO;
 
-    /// Images of a layer each; all but the last came from a registry.
+    /// Images with a layer each; all but the last were pulled.
     fn store() -> (tempfile::TempDir, ImageStore, Vec<Image>) {
         let dir = tempfile::tempdir().unwrap();
         let store = ImageStore::open(dir.path()).unwrap();
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(gone(&store, &images), [false, true, true, false]);
     }
 
-    /// As a store of an earlier version may have one.
+    /// As in a store of an earlier version.
     #[test]
     fn an_image_whose_config_is_too_large_spoils_no_list_and_says_why_it_is_not_used() {
         let (_dir, store, images) = store();
@@ -252,7 +252,7 @@ mod tests {
         assert!(!path.exists(), "remains of an interrupted pull");
     }
 
-    /// A FIFO in the place of a config: it takes for ever to read.
+    /// A FIFO in place of a config: reading it blocks forever.
     #[test]
     fn who_reads_a_document_keeps_nobody_else_from_images() {
         let (_dir, store, images) = store();
@@ -302,7 +302,7 @@ mod tests {
         assert_eq!(store.list().unwrap().len(), images.len());
     }
 
-    /// What a manifest calls a layer may be named as another image's documents are.
+    /// A manifest may give a layer the digest of another image's document.
     #[test]
     fn a_layer_by_the_name_of_a_document_takes_nothing_away() {
         let (_dir, store, images) = store();

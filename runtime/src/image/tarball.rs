@@ -1,7 +1,7 @@
 //! Reads tar archives: ustar, GNU long names and sparse files, pax (binary xattr values too), with bounded metadata.
 //!
-//! The `tar` crate decodes the headers. Its iterator is not used: it splits pax records at newlines, which breaks
-//! file capabilities that contain the byte, and it reads a header's extensions into memory however long they are.
+//! The `tar` crate decodes the headers. Its iterator is not used: it splits pax records at newlines, which breaks file capabilities
+//! that contain the byte, and it reads a header's extensions of any length into memory.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -12,29 +12,29 @@ use tar::{EntryType, Header};
 use super::ImageError;
 
 const BLOCK: u64 = 512;
-/// All headers that come before an entry's own (long names, pax records, global ones too) may have this many bytes together, a
-/// block for each included. Go's reader takes as much of each.
+/// Maximum bytes of all headers before an entry's own (long names, pax records, including global ones), counting a block for each.
+/// Go's reader accepts as much for each.
 const MAX_EXTENSIONS: u64 = 1 << 20;
-/// What the kernel takes of extended attributes: a name, a value, all names of a file (`XATTR_NAME_MAX`, `XATTR_SIZE_MAX`,
+/// The kernel's limits for extended attributes: a name, a value, all names of a file (`XATTR_NAME_MAX`, `XATTR_SIZE_MAX`,
 /// `XATTR_LIST_MAX`).
 const MAX_XATTR_NAME: usize = 255;
 const MAX_XATTR_VALUE: usize = 64 << 10;
 const MAX_XATTR_NAMES: usize = 64 << 10;
-/// Parts of a sparse map.
+/// Maximum parts of a sparse map.
 const MAX_SPARSE_PARTS: usize = 1 << 20;
-/// What file systems give of a disk at a time; few give less.
+/// The usual allocation unit of file systems; few use less.
 const DISK_BLOCK: u64 = 4096;
-/// What the kernel takes for a path (`PATH_MAX`).
+/// The kernel's limit for a path (`PATH_MAX`).
 const MAX_PATH: usize = 4096;
 
 pub(super) struct TarReader<R> {
     reader: R,
-    /// Bytes until the next header: data that nobody has read, and padding.
+    /// Bytes until the next header: unread data, and padding.
     left: u64,
     padding: u64,
 }
 
-/// One member, with everything that says something about it folded in.
+/// One member, with all its extension headers applied.
 #[derive(Debug, Default)]
 pub(super) struct Entry {
     pub kind: Kind,
@@ -48,11 +48,11 @@ pub(super) struct Entry {
     pub mtime: (i64, i64),
     pub device: (u32, u32),
     pub xattrs: Vec<(String, Vec<u8>)>,
-    /// Size of the file once written.
+    /// Size of the written file.
     pub size: u64,
-    /// Offset and length of each part that a sparse file's data fills.
+    /// Offset and length of each data part of a sparse file.
     sparse: Option<Vec<(u64, u64)>>,
-    /// The entry's own and those before it.
+    /// The number of its headers, including extensions.
     pub headers: u64,
 }
 
@@ -61,10 +61,10 @@ impl Entry {
         self.sparse.is_some()
     }
 
-    /// How many bytes a sparse file's data may take on the disk beside their own number: a part of one byte fills a block.
+    /// The disk space of a sparse file's data beyond its size: a part of one byte uses a block.
     pub(super) fn padding(&self) -> u64 {
         let parts = self.sparse.as_deref().unwrap_or_default().iter().filter(|(_, length)| *length > 0);
-        // Parts are in order: the block that one ends in may be the one that the next begins in.
+        // Parts are in order: a part may begin in the block where the previous one ends.
         let (mut filled, mut data, mut next) = (0u64, 0u64, 0u64);
         for (offset, length) in parts {
             let (first, after) = (offset / DISK_BLOCK, offset.saturating_add(*length).div_ceil(DISK_BLOCK));
@@ -87,7 +87,7 @@ pub(super) enum Kind {
     Fifo,
 }
 
-/// What the headers before an entry's own say about it.
+/// What the headers before an entry's own specify.
 #[derive(Default)]
 struct Extensions {
     path: Option<Vec<u8>>,
@@ -97,10 +97,10 @@ struct Extensions {
     gid: Option<u32>,
     mtime: Option<(i64, i64)>,
     xattrs: Vec<(String, Vec<u8>)>,
-    /// Bytes of the xattrs' names, with a NUL each.
+    /// Total length of the xattrs' names, each with a NUL.
     xattr_names: usize,
     headers: u64,
-    /// Bytes of all these headers.
+    /// Total bytes of these headers.
     bytes: u64,
 }
 
@@ -117,7 +117,7 @@ impl<R: Read> TarReader<R> {
         self.reader
     }
 
-    /// The next member; none at the archive's end (a zero block, or no more bytes).
+    /// The next member; none at the archive's end (a zero block, or end of input). Fails for a damaged archive.
     pub(super) fn next_entry(&mut self) -> io::Result<Option<Entry>> {
         let mut extensions = Extensions::default();
         loop {
@@ -132,7 +132,7 @@ impl<R: Read> TarReader<R> {
                 GNULongName => extensions.path = Some(until_nul(self.read_extension(size)?)),
                 GNULongLink => extensions.link = Some(until_nul(self.read_extension(size)?)),
                 XHeader => extensions.read_pax(&self.read_extension(size)?)?,
-                // Defaults for all members; docker and git write comments into it, nothing that we use.
+                // Defaults for all members; docker and git write comments into it, nothing that matters here.
                 XGlobalHeader => self.begin_data(size)?,
                 _ => return self.entry(&header, extensions).map(Some),
             }
@@ -142,7 +142,7 @@ impl<R: Read> TarReader<R> {
     fn skip_rest(&mut self) -> io::Result<()> {
         let skip = self.left + self.padding;
         let skipped = io::copy(&mut self.reader.by_ref().take(skip), &mut io::sink())?;
-        // The last member's padding is missing from some archives.
+        // Some archives lack the last member's padding.
         if skipped < self.left {
             return Err(invalid("unexpected end of the archive"));
         }
@@ -199,12 +199,12 @@ impl<R: Read> TarReader<R> {
             EntryType::Char => Kind::Char,
             EntryType::Block => Kind::Block,
             EntryType::Fifo => Kind::Fifo,
-            // As in archives from before ustar.
+            // As in pre-ustar archives.
             EntryType::Regular if path.ends_with(b"/") => Kind::Directory,
             EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => Kind::File,
             other => return Err(invalid(format!("unknown entry type {:?}", other.as_byte() as char))),
         };
-        // Other types are header only, whatever their size field says.
+        // Other types have no data, whatever their size field says.
         use EntryType::{Continuous, GNUSparse, Regular};
         let has_data = matches!(header.entry_type(), Regular | Continuous | GNUSparse);
         let stored = if has_data { extensions.size.map_or_else(|| header.entry_size(), Ok)? } else { 0 };
@@ -213,7 +213,7 @@ impl<R: Read> TarReader<R> {
             (sparse, size) = self.read_sparse_map(header, stored).map(|(parts, size)| (Some(parts), size))?;
         }
         self.begin_data(stored)?;
-        // Others may leave the fields blank.
+        // Others may leave these fields blank.
         let device = match kind {
             Kind::Char | Kind::Block => (header.device_major()?.unwrap_or(0), header.device_minor()?.unwrap_or(0)),
             _ => (0, 0),
@@ -227,7 +227,7 @@ impl<R: Read> TarReader<R> {
             mode: header.mode()? & 0o7777,
             uid: extensions.uid.map_or_else(|| small(header.uid()?, "uid"), Ok)?,
             gid: extensions.gid.map_or_else(|| small(header.gid()?, "gid"), Ok)?,
-            // Negative times (base-256) come out as huge numbers; they mean "before 1970", which nobody needs.
+            // Negative times (base-256) decode as huge numbers; they mean "before 1970", which is not needed.
             mtime: extensions
                 .mtime
                 .unwrap_or_else(|| (header.mtime().unwrap_or(0).min(i64::MAX as u64 >> 8) as i64, 0)),
@@ -296,7 +296,7 @@ impl<R: Read> TarReader<R> {
 }
 
 impl Extensions {
-    /// Counts a header with so many bytes of data.
+    /// Counts a header with its data.
     fn count(&mut self, size: u64) -> io::Result<()> {
         self.headers += 1;
         self.bytes = self.bytes.saturating_add(size).saturating_add(BLOCK);
@@ -322,7 +322,7 @@ impl Extensions {
         Ok(())
     }
 
-    /// Records are `<length> <key>=<value>\n`; the length counts, never the newline.
+    /// Records are `<length> <key>=<value>\n`, delimited by the length, not by the newline.
     fn read_pax(&mut self, mut records: &[u8]) -> io::Result<()> {
         let malformed = || invalid("malformed pax header");
         while !records.is_empty() && records[0] != 0 {
@@ -366,7 +366,7 @@ fn number<T: std::str::FromStr>(digits: &[u8]) -> Option<T> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// `seconds[.fraction]`, perhaps negative.
+/// `seconds[.fraction]`, possibly negative.
 fn time(value: &[u8]) -> Option<(i64, i64)> {
     let text = std::str::from_utf8(value).ok()?;
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));

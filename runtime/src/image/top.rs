@@ -1,4 +1,4 @@
-//! What a layer has at its top: names and kinds. It tells one that somebody has emptied, at the cost of reading one folder once.
+//! A fingerprint of the names and kinds in a layer's top folder. Detects an emptied layer at the cost of reading one folder once.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -13,22 +13,22 @@ use sha2::{Digest, Sha256};
 use super::digest::sha256;
 use super::lock::lock;
 
-/// So many names are held at a time; a layer may have millions, and many Pods ask at once.
+/// Maximum names held at a time; a layer may have millions, and many Pods may ask at once.
 const HELD: usize = 512;
-/// The tops of so many layers that have more names are remembered.
+/// Number of cached fingerprints of larger layers.
 const KNOWN: usize = 1024;
-/// A folder that was changed a moment ago may be changed again within one tick of the clock.
+/// A folder changed this recently may change again within the same clock tick.
 const SETTLED: Duration = Duration::from_secs(2);
 
-/// What tells whether names have come or gone: device, inode, time of the last change.
+/// Changes when names are added or removed: device, inode, change time.
 type Stamp = (u64, u64, i64, i64);
 
-/// The tops of layers, and of those that take long to read the ones that were asked for last.
+/// Cached fingerprints; of those slow to compute, the most recently used.
 #[derive(Default)]
 pub(super) struct Tops(Mutex<VecDeque<(PathBuf, Stamp, String)>>);
 
 impl Tops {
-    /// What the layer in this folder has at its top, in few words.
+    /// The fingerprint of the layer in this folder. Fails if it cannot be read.
     pub(super) fn of(&self, root: &Path) -> io::Result<String> {
         self.at(root, SystemTime::now())
     }
@@ -53,7 +53,7 @@ impl Tops {
         Ok(top)
     }
 
-    /// The one that nobody has asked for for longest makes room for it.
+    /// Evicts the least recently used one.
     fn remember(&self, root: &Path, stamp: Stamp, top: &str) {
         let mut known = lock(&self.0);
         known.retain(|(path, ..)| path != root);
@@ -64,14 +64,14 @@ impl Tops {
     }
 }
 
-/// Whether a layer that has this at its top is the one of which that was noted.
+/// Whether a layer's fingerprint matches the stored one.
 pub(super) fn agree(noted: &str, top: &str) -> bool {
-    // One that is being made, or was made by an earlier version, says nothing of its top; an earlier one noted a hash of all names,
-    // however many there were.
+    // One being created, or created by an earlier version, has none stored; an earlier version stored a hash of all names, however
+    // many.
     noted.is_empty() || noted == top || (top.starts_with(MANY) && !noted.starts_with(MANY))
 }
 
-/// Before the sum of a folder that has more names than are held.
+/// Prefix for a folder with more names than are held.
 const MANY: &str = "many:";
 
 fn read(root: &Path) -> io::Result<String> {
@@ -99,7 +99,7 @@ fn line(name: &OsStr, is_dir: bool) -> Vec<u8> {
     line
 }
 
-/// Of names in whatever order.
+/// Independent of the names' order.
 #[derive(Default)]
 struct Sum {
     names: u64,
@@ -148,7 +148,7 @@ mod tests {
             fs::create_dir(one.path().join("1")).unwrap();
             assert!(!agree(&top, &tops.of(one.path()).unwrap()), "a folder in a file's place");
         }
-        // As an earlier version has noted it, and as one that is emptied comes out.
+        // As stored by an earlier version, and for an emptied folder.
         let (many, none) = (folder(0..HELD + 1), folder(0..0));
         let noted = sha256(b"all names");
         assert!(agree(&noted, &tops.of(many.path()).unwrap()) && agree("", &noted));

@@ -1,8 +1,8 @@
 //! Unpacks a layer's tar into a directory that overlayfs can stack: whiteouts, opaque directories, owners, xattrs.
 //!
-//! Every path goes through `openat2` and stays below the layer's root, whatever the archive says. Layers that leave
-//! out their directories, link to files of lower layers, or write below a lower layer's symlink come out as they would
-//! on a mounted stack, because missing directories are looked up in the layers below.
+//! Every path goes through `openat2` and stays below the layer's root, whatever the archive says. Layers that omit their
+//! directories, link to files of lower layers, or write below a lower layer's symlink are unpacked as on a mounted stack, because
+//! missing directories are looked up in the layers below.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -22,19 +22,18 @@ use super::tarball::{Entry, Kind, TarReader, lossy};
 use super::view::{LayerView, MAX_SYMLINKS, OPAQUE, ViewEntry, find_beneath, is_whiteout, join, parts, steps};
 use super::{ImageError, Result};
 
-/// Deeper trees than any image needs only serve to make their removal fail.
+/// No image needs deeper trees; they would only make their removal fail.
 const MAX_DEPTH: usize = 256;
 
-/// Bytes that the xattrs of all that a layer has may have together, those of directories and files of layers below included that
-/// it is given. The first [`PLAIN_XATTRS`] of each file come with what is counted for it anyway: labels and capabilities.
+/// Maximum bytes of all xattrs of a layer, including those inherited from directories and files below. The first [`PLAIN_XATTRS`]
+/// of each file are covered by its entry's cost: labels and capabilities.
 const MAX_LAYER_XATTRS: usize = 16 << 20;
 const PLAIN_XATTRS: usize = 256;
 
-/// What a zstd frame may want kept of what came out of it (2^27 bytes): as `zstd --ultra -22` makes them, and the most that
-/// `zstd -d` takes without being told.
+/// Maximum window of a zstd frame (2^27 bytes): as used by `zstd --ultra -22`, and the most that `zstd -d` accepts by default.
 const MAX_WINDOW_LOG: u32 = 27;
 
-/// What a layer turned out to be.
+/// The properties of an unpacked layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Unpacked {
     /// Digest of the uncompressed tar.
@@ -43,7 +42,7 @@ pub(super) struct Unpacked {
     pub bytes: u64,
 }
 
-/// Gives the uncompressed bytes of a plain, gzip or zstd stream, told apart by how it begins.
+/// Decompresses a plain, gzip or zstd stream, detected by its first bytes.
 pub(super) fn decompress<'a>(reader: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
     let mut reader = BufReader::with_capacity(1 << 16, reader);
     Ok(match reader.fill_buf()? {
@@ -57,8 +56,8 @@ pub(super) fn decompress<'a>(reader: impl Read + 'a) -> io::Result<Box<dyn Read 
     })
 }
 
-/// Unpacks the tar (plain or compressed) into `root`, an empty directory, as a layer on top of `below` (uppermost
-/// first).
+/// Unpacks the tar (plain or compressed) into `root`, an empty directory, as a layer on top of `below` (uppermost first). Fails if
+/// it is damaged, hostile, or exceeds a limit.
 pub(super) fn unpack(
     tar: impl Read,
     root: &Path,
@@ -79,22 +78,22 @@ pub(super) fn unpack(
         layer.apply(&entry, &mut tar).map_err(|e| ImageError::io("unpack", Path::new(&lossy(&entry.path)), e))?;
     }
     layer.finish().map_err(fail)?;
-    // What the buffer has read ahead went through the hash already.
+    // What the buffer has read ahead is already hashed.
     let mut rest = tar.into_inner().into_inner();
     io::copy(&mut rest, &mut io::sink()).map_err(fail)?;
     let (diff_id, bytes) = rest.into_inner().finish().map_err(fail)?;
     Ok(Unpacked { diff_id, bytes })
 }
 
-/// The layer in the making.
+/// The layer being unpacked.
 struct Layer {
     root: OwnedFd,
     below: LayerView,
-    /// The directory that the last entry went into, by the path that the archive gave it.
+    /// The directory of the last entry, by its path in the archive.
     last: Option<(Vec<u8>, Directory)>,
-    /// By canonical path; their attributes are set last, when nothing is written into them any more.
+    /// By canonical path; their attributes are set last, after all writes to them.
     directories: Directories,
-    /// Bytes of xattrs so far.
+    /// Total bytes of xattrs.
     xattrs: usize,
     allowance: Arc<Allowance>,
 }
@@ -109,7 +108,7 @@ fn invalid(message: impl Into<String>) -> io::Error {
     ImageError::Invalid(message.into()).into()
 }
 
-/// The parts of an entry's path, `.` and `..` resolved by text; `..` out of the root is refused.
+/// The components of an entry's path, with `.` and `..` resolved lexically; `..` above the root is rejected.
 fn clean(path: &[u8]) -> io::Result<Vec<Vec<u8>>> {
     if path.contains(&0) {
         return Err(invalid("path with a NUL byte"));
@@ -144,7 +143,7 @@ impl Layer {
         Ok(layer)
     }
 
-    /// Counts the xattrs of something that the layer is to have: their bytes.
+    /// Counts the xattrs of an item in the layer; returns their size.
     fn count(&mut self, xattrs: &[(String, Vec<u8>)]) -> io::Result<usize> {
         let bytes = xattr_bytes(xattrs)?;
         self.xattrs = self.xattrs.saturating_add(bytes.saturating_sub(PLAIN_XATTRS));
@@ -154,10 +153,10 @@ impl Layer {
         }
     }
 
-    /// The attributes of what a layer below has, for this one to have, too.
+    /// The attributes of a lower layer's item, for the same one in this layer.
     fn inherit(&mut self, found: &ViewEntry) -> io::Result<Attributes> {
         let attributes = Attributes::of(found)?;
-        // What an entry has of them is counted where the archive is read.
+        // Those of an entry are counted when the archive is read.
         let bytes = self.count(&attributes.xattrs)?;
         self.allowance.spend(bytes as u64)?;
         Ok(attributes)
@@ -178,7 +177,7 @@ impl Layer {
         };
         let applied = match name.strip_prefix(b".wh.") {
             Some(b".wh..opq") => self.make_opaque(&dir.fd, &dir.path),
-            // Bookkeeping of aufs.
+            // aufs bookkeeping.
             Some(rest) if rest.starts_with(b".wh.") => Ok(()),
             Some(hidden) => self.white_out(&dir, hidden),
             None => self.create(&dir, &name, entry, tar),
@@ -192,8 +191,8 @@ impl Layer {
         Ok(rustix::fs::fsetxattr(dir, OPAQUE, b"y", XattrFlags::empty())?)
     }
 
-    /// Hides `name` of the layers below. What this layer itself has under the name stays (OCI image spec,
-    /// "Whiteouts": they apply to lower layers only).
+    /// Whites out `name` of the layers below. This layer's own entry of that name stays (OCI image spec, "Whiteouts": they apply to
+    /// lower layers only).
     fn white_out(&mut self, dir: &Directory, name: &[u8]) -> io::Result<()> {
         if matches!(name, b"" | b"." | b"..") {
             return Err(invalid("whiteout of nothing"));
@@ -233,7 +232,7 @@ impl Layer {
         }
         match entry.kind {
             Kind::File => {
-                // What its data fill beyond what is read of the archive, which is counted there.
+                // Disk space beyond the data read from the archive, which is counted there.
                 self.allowance.spend(entry.padding())?;
                 return create_file(dir, name, entry, tar);
             }
@@ -267,7 +266,7 @@ impl Layer {
         Attributes::from(entry).set_on_name(&dir.fd, name, entry.kind == Kind::Symlink)
     }
 
-    /// A hard link; a target that only a lower layer has is copied up first, as overlayfs would.
+    /// A hard link; a target from a lower layer is copied up first, as overlayfs would.
     fn link(&mut self, dir: &Directory, name: &[u8], entry: &Entry) -> io::Result<()> {
         let mut path = clean(&entry.link)?;
         let target = path.pop().ok_or_else(|| invalid("hard link to the root"))?;
@@ -276,7 +275,7 @@ impl Layer {
             let lower = self.find_below(&below_path(&to.path, &target))?;
             let missing = || invalid(format!("hard link to {}, which is not there", lossy(&entry.link)));
             let lower = lower.ok_or_else(missing)?;
-            // The holes of a sparse file may come out filled.
+            // The holes of a sparse file may get filled.
             self.allowance.spend(u64::try_from(lower.stat.st_size).unwrap_or(0))?;
             let attributes = self.inherit(&lower)?;
             copy_up(&lower, &attributes, &to, &target)?;
@@ -284,13 +283,13 @@ impl Layer {
         Ok(rustix::fs::linkat(&to.fd, target.as_slice(), &dir.fd, name, AtFlags::empty())?)
     }
 
-    /// Opens a directory of this layer, made if need be; symlinks on the way stay inside the root.
+    /// Opens a directory of this layer, creating it if necessary; symlinks on the way stay inside the root.
     fn directory(&mut self, path: &[Vec<u8>]) -> io::Result<Directory> {
         match find_beneath(&self.root, &join(path)) {
             Ok(Some(found)) if found.kind() == FileType::Directory => {
                 return Ok(Directory { fd: open_directory(&self.root, &join(path))?, path: join(path) });
             }
-            // Not here yet, or not straight: walk.
+            // Does not exist yet, or contains symlinks: walk.
             Ok(_) | Err(Errno::LOOP | Errno::NOTDIR) => {}
             Err(error) => return Err(error.into()),
         }
@@ -318,7 +317,7 @@ impl Layer {
         Ok(Directory { fd: open_directory(&self.root, &join(&done))?, path: join(&done) })
     }
 
-    /// One step of a walk: makes sure of a directory at `path`, or gives the target of the symlink that is there.
+    /// One step of a walk: ensures a directory at `path`, or returns the target of a symlink there.
     fn step(&mut self, path: &[u8]) -> io::Result<Option<Vec<u8>>> {
         self.allowance.look(steps(path))?;
         let own = find_beneath(&self.root, path)?;
@@ -340,7 +339,7 @@ impl Layer {
         if hidden {
             rustix::fs::unlinkat(&self.root, path, AtFlags::empty())?;
         }
-        // One that no entry names costs as much as one that has an entry.
+        // An implicit one costs as much as one with an entry.
         self.allowance.entry(1)?;
         rustix::fs::mkdirat(&self.root, path, Mode::from_raw_mode(0o700))?;
         if hidden {
@@ -350,7 +349,7 @@ impl Layer {
         Ok(None)
     }
 
-    /// What the layers below have at `path`; what it takes to look is counted.
+    /// What the layers below have at `path`; counts the lookup cost.
     fn find_below(&self, path: &[u8]) -> io::Result<Option<ViewEntry>> {
         if self.directories.is_hidden(path) {
             return Ok(None);
@@ -391,7 +390,7 @@ fn create_file(dir: &Directory, name: &[u8], entry: &Entry, tar: &mut TarReader<
     Attributes::from(entry).set_on_file(&file)
 }
 
-/// Copies a lower layer's file (or symlink, or device) into this one, attributes and all.
+/// Copies a lower layer's file (or symlink, or device) into this one, with attributes.
 fn copy_up(lower: &ViewEntry, attributes: &Attributes, dir: &Directory, name: &[u8]) -> io::Result<()> {
     match find_beneath(&dir.fd, name)? {
         Some(found) if is_whiteout(&found.stat) => rustix::fs::unlinkat(&dir.fd, name, AtFlags::empty())?,
@@ -415,7 +414,7 @@ fn copy_up(lower: &ViewEntry, attributes: &Attributes, dir: &Directory, name: &[
     }
 }
 
-/// Removes what an entry replaces. Nothing but this thread writes below the root.
+/// Removes what an entry replaces. Only this thread writes below the root.
 fn remove_tree(dir: &OwnedFd, name: &[u8], found: &ViewEntry) -> io::Result<()> {
     if found.kind() != FileType::Directory {
         return Ok(rustix::fs::unlinkat(dir, name, AtFlags::empty())?);

@@ -19,7 +19,7 @@ use crate::image::limits::Space;
 use crate::image::view::{LayerView, find_beneath, is_opaque};
 use archives::{Tar, gzip, scattered, sparse};
 
-/// A folder with an `outside` that nothing may touch, and layers beside it.
+/// A folder with an `outside` that must stay untouched, and layers beside it.
 struct Fixture {
     dir: tempfile::TempDir,
     layers: Vec<PathBuf>,
@@ -33,7 +33,7 @@ impl Fixture {
         Fixture { dir, layers: Vec::new() }
     }
 
-    /// Unpacks on top of what was unpacked before.
+    /// Unpacks on top of the previous ones.
     fn unpack(&mut self, tar: Tar) -> Result<PathBuf> {
         let root = self.dir.path().join(format!("layer{}", self.layers.len()));
         fs::create_dir(&root).unwrap();
@@ -50,7 +50,7 @@ impl Fixture {
         allowance(self.dir.path(), options)
     }
 
-    /// As `unpack`, but an entry that is refused does not keep the rest from being tried.
+    /// As `unpack`, but continues after rejected entries.
     fn unpack_what_goes(&mut self, tar: Tar) {
         let root = self.dir.path().join(format!("layer{}", self.layers.len()));
         fs::create_dir(&root).unwrap();
@@ -149,7 +149,7 @@ fn whiteouts_become_overlay_marks() {
     assert!(gone.file_type().is_char_device() && gone.rdev() == 0);
     assert!(opaque(&root.join("b")) && !opaque(&root.join("a")));
     assert!(!root.join(".wh..wh.plnk").exists());
-    // Replaced in the same layer, in either order: new content, nothing of the old.
+    // Replaced in the same layer, in either order: only the new content.
     for dir in ["c/sub", "d/sub"] {
         assert!(opaque(&root.join(dir)), "{dir}");
         assert_eq!(fs::read_to_string(root.join(dir).join("inner")).unwrap(), "i");
@@ -299,7 +299,7 @@ fn sparse_files_unpack() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// Whatever names, links and kinds an archive strings together, in two layers, nothing outside changes.
+    /// Whatever names, links and kinds an archive combines, in two layers, nothing outside changes.
     #[test]
     fn random_archives_stay_inside(
         entries in prop::collection::vec((

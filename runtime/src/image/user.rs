@@ -1,28 +1,27 @@
 //! `USER` of an image, looked up in the image's own passwd and group files.
 //!
-//! Who wrote the image wrote all three. So what comes out is a uid and gids that the kernel takes as they are: never -1
-//! (4294967295), which setresuid(2) takes for "leave it", which would be root.
+//! All three are controlled by the image's author. So the resulting uid and gids are valid for the kernel: never -1 (4294967295),
+//! which setresuid(2) treats as "unchanged", which would be root.
 
 use super::{ImageError, Result};
 
-/// Who a container's process runs as.
+/// The user of a container's process.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct UserIds {
     pub uid: u32,
     pub gid: u32,
-    /// Further groups that `/etc/group` lists the user in (not `gid`), ascending.
+    /// Further groups of the user in `/etc/group` (without `gid`), ascending.
     pub groups: Vec<u32>,
-    /// The user's name and home, when `/etc/passwd` knows the uid.
+    /// The user's name and home, if `/etc/passwd` has the uid.
     pub name: Option<String>,
     pub home: Option<String>,
 }
 
-/// The greatest uid and gid, as upstream has them: `int32`.
+/// The maximum uid and gid, as upstream: `int32`.
 const MAX_ID: u32 = i32::MAX as u32;
 
-/// Resolves `""`, `name`, `uid`, `name:group`, `uid:gid` and mixtures, as containerd's `WithUser` does: an unknown
-/// number is taken as it is (group 0), an unknown name is an error, and so is an id above 2147483647, whoever says it.
-/// `passwd` and `group` are the files' text.
+/// Resolves `""`, `name`, `uid`, `name:group`, `uid:gid` and mixtures, as containerd's `WithUser` does: an unknown number is used
+/// as is (group 0), an unknown name is an error, and so is any id above 2147483647. `passwd` and `group` are the files' text.
 pub fn resolve_user(passwd: &str, group: &str, spec: &str) -> Result<UserIds> {
     let (user, wanted_group) = match spec.split_once(':') {
         Some((user, group)) => (user, Some(group).filter(|g| !g.is_empty())),
@@ -62,7 +61,7 @@ pub fn resolve_user(passwd: &str, group: &str, spec: &str) -> Result<UserIds> {
     Ok(ids)
 }
 
-/// An id, where the text is a number at all: what Go's `strconv.Atoi` takes for one, as in containerd.
+/// An id, if the text is a number by the rules of Go's `strconv.Atoi`, as in containerd.
 fn number(text: &str) -> Option<Result<u32>> {
     text.parse::<i64>().ok().map(in_range)
 }

@@ -1,4 +1,4 @@
-//! A read-only look through stacked layers as overlayfs would show them, without mounting anything.
+//! A read-only view of stacked layers as overlayfs would show them, without mounting.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -12,25 +12,25 @@ use rustix::io::Errno;
 
 use super::{ImageError, Result};
 
-/// What marks a directory that hides everything of the same name below it.
+/// Marks an opaque directory, which hides those of the same name below it.
 pub(super) const OPAQUE: &str = "trusted.overlay.opaque";
-/// As many symlinks as the kernel follows in one path.
+/// Maximum symlinks in one path, as in the kernel.
 pub(super) const MAX_SYMLINKS: usize = 40;
 
-/// How often a path that is resolved may look into layers: some thousand times is a deep path through links in many layers. A
-/// link may hold hundreds of steps, and each may cost a look into every layer.
+/// Maximum layer lookups for resolving a path: some thousand cover a deep path through links in many layers. A link may hold
+/// hundreds of steps, each needing a lookup in every layer.
 const MAX_LOOKS: u64 = 8192;
 
 /// Layers, uppermost first.
 pub(super) struct LayerView {
     layers: Vec<OwnedFd>,
-    /// What was opened to see whether it is there.
+    /// Number of lookups.
     looks: Cell<u64>,
 }
 
 /// Something found in a view.
 pub(super) struct ViewEntry {
-    /// `O_PATH`, a symlink itself and not its target.
+    /// `O_PATH`; a symlink itself, not its target.
     pub fd: OwnedFd,
     pub stat: Stat,
 }
@@ -40,7 +40,7 @@ impl ViewEntry {
         FileType::from_raw_mode(self.stat.st_mode)
     }
 
-    /// A name that system calls without an `AT_EMPTY_PATH` understand.
+    /// A path for system calls without `AT_EMPTY_PATH`.
     pub(super) fn proc_path(&self) -> String {
         proc_path(&self.fd)
     }
@@ -59,7 +59,7 @@ pub(super) fn is_whiteout(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == 0
 }
 
-/// Opens what is at `path` (relative, no symlink on the way) below `root`: none when nothing is there.
+/// Opens `path` (relative, no symlink on the way) below `root`: none if it does not exist.
 pub(super) fn find_beneath(root: impl AsFd, path: &[u8]) -> rustix::io::Result<Option<ViewEntry>> {
     let path = if path.is_empty() { b"." } else { path };
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
@@ -70,7 +70,7 @@ pub(super) fn find_beneath(root: impl AsFd, path: &[u8]) -> rustix::io::Result<O
     }
 }
 
-/// The parts of a path that mean something; `..` is left in.
+/// The significant components of a path; keeps `..`.
 pub(super) fn parts(path: &[u8]) -> impl DoubleEndedIterator<Item = Vec<u8>> {
     path.split(|b| *b == b'/').filter(|part| !part.is_empty() && *part != b".").map(|part| part.to_vec())
 }
@@ -79,7 +79,7 @@ pub(super) fn join(parts: &[Vec<u8>]) -> Vec<u8> {
     parts.join(&b'/')
 }
 
-/// What a look costs: the kernel goes through the whole path.
+/// The cost of a lookup: the kernel walks the whole path.
 pub(super) fn steps(path: &[u8]) -> u64 {
     1 + path.iter().filter(|byte| **byte == b'/').count() as u64
 }
@@ -93,18 +93,18 @@ impl LayerView {
         Ok(LayerView { layers: layers.iter().map(open).collect::<Result<_>>()?, looks: Cell::new(0) })
     }
 
-    /// How often a layer was looked into since this was last asked.
+    /// The number of layer lookups since the last call.
     pub(super) fn looks(&self) -> u64 {
         self.looks.take()
     }
 
-    /// What a merged mount would show at `path`, none of whose directories is a symlink.
+    /// What a merged mount would show at `path`, whose directories contain no symlink.
     pub(super) fn find(&self, path: &[u8]) -> rustix::io::Result<Option<ViewEntry>> {
         for layer in &self.layers {
             match self.look(layer, path) {
                 Ok(Some(found)) if is_whiteout(&found.stat) => return Ok(None),
                 Ok(Some(found)) => return Ok(Some(found)),
-                // A file or symlink in a directory's place hides the directories below it.
+                // A file or symlink in place of a directory hides the directories below it.
                 Err(Errno::NOTDIR | Errno::LOOP) => return Ok(None),
                 Err(error) => return Err(error),
                 Ok(None) if self.hides_below(layer, path)? => return Ok(None),
@@ -119,10 +119,10 @@ impl LayerView {
         find_beneath(layer, path)
     }
 
-    /// Whether a directory that this layer has on the way to `path` is opaque (or gone), so that nothing below counts.
+    /// Whether one of this layer's directories on the way to `path` is opaque (or whited out), hiding the layers below.
     fn hides_below(&self, layer: &OwnedFd, path: &[u8]) -> rustix::io::Result<bool> {
         let parts: Vec<Vec<u8>> = parts(path).collect();
-        // From the top: most layers have nothing there, and what a missing directory holds is missing too.
+        // From the top: most layers have nothing there, and everything in a missing directory is missing too.
         for depth in 0..parts.len() {
             match self.look(layer, &join(&parts[..depth])) {
                 Ok(Some(found)) if is_whiteout(&found.stat) || is_opaque(&found) => return Ok(true),
@@ -135,7 +135,7 @@ impl LayerView {
         Ok(false)
     }
 
-    /// As `find`, following symlinks inside the view, with at most [`MAX_LOOKS`] steps into layers.
+    /// As `find`, following symlinks inside the view, with at most [`MAX_LOOKS`] layer lookups.
     fn resolve(&self, path: &[u8]) -> rustix::io::Result<Option<ViewEntry>> {
         let mut pending: VecDeque<Vec<u8>> = parts(path).collect();
         let mut done: Vec<Vec<u8>> = Vec::new();
@@ -169,7 +169,7 @@ impl LayerView {
         self.find(&join(&done))
     }
 
-    /// A regular file of at most `limit` bytes, symlinks followed inside the view; anything else is as good as nothing.
+    /// A regular file of at most `limit` bytes, following symlinks inside the view; anything else counts as missing.
     pub(super) fn read_file(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>> {
         let fail = |e: std::io::Error| ImageError::io("read from image", path.as_ref(), e);
         let found = match self.resolve(path.as_bytes()) {
@@ -179,7 +179,7 @@ impl LayerView {
         };
         let file = File::open(found.proc_path()).map_err(fail)?;
         let mut bytes = Vec::new();
-        // The size alone would not do: who asks must not see half a file.
+        // Checking the size alone is not enough: the caller must not see a truncated file.
         file.take(limit + 1).read_to_end(&mut bytes).map_err(fail)?;
         if bytes.len() as u64 > limit {
             return Err(ImageError::Invalid(format!("{path} of the image is larger than {limit} bytes")));
@@ -199,7 +199,7 @@ mod tests {
 
     use super::*;
 
-    /// A link has room for hundreds of steps, and a path may lead through 40 of them: each look into 128 layers.
+    /// A link has room for hundreds of steps, and a path may contain 40 of them: each is a lookup in 128 layers.
     #[test]
     fn a_way_through_links_ends_after_so_many_looks() {
         let dir = tempfile::tempdir().unwrap();
@@ -213,7 +213,7 @@ mod tests {
             symlink(way(700, &format!("l{}", n + 1)), at(&format!("l{n}"))).unwrap();
         }
         let view = LayerView::open(&[dir.path().to_owned()]).unwrap();
-        // Each read has its own count.
+        // Each read has its own counter.
         for path in ["long", "l25", "long"] {
             assert_eq!(view.read_file(path, 10).unwrap().as_deref(), Some(&b"found"[..]), "{path}");
         }

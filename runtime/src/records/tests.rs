@@ -1,4 +1,4 @@
-//! Records, written and read again.
+//! Tests of writing and reading records.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ fn folders(dir: &Path) -> Folders {
     }
 }
 
-/// One at a time: of the other it is restored. Both: it is lost, and nobody guesses.
+/// One at a time is restored from the other. Both: it is lost, without guessing.
 #[test]
 fn what_is_damaged_while_nobody_looks_is_read_of_its_copy() {
     let dir = tempfile::tempdir().unwrap();
@@ -57,7 +57,7 @@ fn what_is_damaged_while_nobody_looks_is_read_of_its_copy() {
                 None => fs::remove_file(path).unwrap(),
                 Some(bytes) => fs::write(path, bytes).unwrap(),
             }
-            // As an agent that starts: it has written nothing yet.
+            // Like a starting agent: it has written nothing yet.
             assert!(whole(&folders(dir.path())), "{}", path.display());
             assert_eq!(fs::read(path).unwrap(), was, "{}", path.display());
         }
@@ -81,7 +81,7 @@ fn a_secret_that_is_there_is_told_also_where_its_copy_cannot_be_written() {
     let dir = tempfile::tempdir().unwrap();
     let (folders, secret) = (folders(dir.path()), Secret::make().unwrap());
     folders.write_secret("s", &secret).unwrap();
-    // As on a full disk: a file is where the copy's folder would be.
+    // Like a full disk: a file in place of the copy's folder.
     fs::remove_dir_all(&folders.copies).unwrap();
     fs::write(&folders.copies, "").unwrap();
     assert_eq!(folders.read_secret("s").unwrap(), Some(secret));
@@ -105,7 +105,7 @@ fn a_record_that_somebody_else_changes_is_noticed() {
     assert_eq!(folders.damaged(&BTreeSet::new()), BTreeSet::new(), "what is no longer known is not missed");
 }
 
-/// What is found right after a record was written may be somebody else's already: it is not taken for what was written.
+/// A file found right after writing a record may already be someone else's: it must not be taken for the written one.
 #[test]
 fn a_record_that_somebody_removes_at_once_is_missed() {
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -155,12 +155,12 @@ fn an_annotation_has_a_file_of_its_own_and_that_of_an_earlier_agent_gets_one() {
     }
 }
 
-/// Whoever has asked for it knows, or its files say: nobody else gets ids of which there are files.
+/// The ids come from the caller that requested it, or from its files: no one else gets ids that files have.
 #[tokio::test]
 async fn a_sandbox_without_a_record_keeps_its_ids_until_it_is_removed() {
     let users = IdRange { host: 131_072, size: 65_536 };
     let (noted, none) = (Owner::new("team", Some(users)), Owner::new("team", None));
-    // What is known of it, what is noted of it, and whose it is then.
+    // What is known of it, what is recorded, and the resulting owner.
     for (known, noted, expected) in [
         (None, Some(noted.clone()), noted.clone()),
         (Some(None), Some(noted.clone()), none.clone()),
@@ -184,7 +184,7 @@ async fn a_sandbox_without_a_record_keeps_its_ids_until_it_is_removed() {
     }
 }
 
-/// Nobody else gets ids while it is there, and no start waits longer.
+/// No one else gets ids while it exists, and starts do not wait longer.
 #[tokio::test]
 async fn a_sandbox_that_there_is_no_time_to_look_at_may_have_any_ids() {
     let dir = tempfile::tempdir().unwrap();

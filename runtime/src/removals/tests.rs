@@ -1,4 +1,4 @@
-//! Folders that are put aside, and emptied where there is no room for that.
+//! Tests of folders moved aside, and emptied in place without room for that.
 
 use super::*;
 use crate::fair_pool::ALONE;
@@ -6,7 +6,7 @@ use crate::owner::LONGEST;
 
 const USERS: IdRange = IdRange { host: 131072, size: 65536 };
 
-/// So many turns of the owner `a` do not end before what this returns is dropped.
+/// Keeps this many turns of the owner `a` from ending until the result is dropped.
 fn held(removals: &Removals, many: usize) -> std::sync::mpsc::Sender<()> {
     held_of(removals, &["a"], many)
 }
@@ -25,12 +25,12 @@ fn held_of(removals: &Removals, owners: &[&str], many: usize) -> std::sync::mpsc
     end
 }
 
-/// Nothing is removed of these owners before what this returns is dropped.
+/// Keeps anything of these owners from being deleted until the result is dropped.
 pub(crate) fn held_back(removals: &Removals) -> std::sync::mpsc::Sender<()> {
     held_of(removals, &["", "team"], ALONE)
 }
 
-/// The disk is so full that a name more has no room.
+/// The disk is too full for one more name.
 #[tokio::test]
 async fn what_cannot_be_put_aside_on_a_full_disk_is_emptied_where_it_is() {
     let (root, removals, owner) = (tempfile::tempdir().unwrap(), Removals::default(), Owner::new("a", None));
@@ -42,7 +42,7 @@ async fn what_cannot_be_put_aside_on_a_full_disk_is_emptied_where_it_is() {
         assert_eq!(error.raw_os_error(), Some(code), "whoever wanted it tries again");
     }
     assert_eq!(removals.0.pool.of("a"), ALONE + 1, "it is emptied once");
-    // It can be put aside after all, and something new has its name: that is not what is emptied.
+    // It can be moved after all, and something new has its name: that must not be emptied.
     removals.put_aside(&folder, &owner).unwrap();
     std::fs::create_dir_all(folder.join("new")).unwrap();
     drop(end);
@@ -53,7 +53,7 @@ async fn what_cannot_be_put_aside_on_a_full_disk_is_emptied_where_it_is() {
     assert!(folder.join("new").exists(), "nothing else is a reason to");
 }
 
-/// An agent that is killed between any two steps leaves what says who has the ids as long as there is anything of theirs.
+/// An agent killed between any two steps leaves the record of the ids as long as any of their files exist.
 #[test]
 fn what_says_whose_it_is_goes_last_where_a_folder_is_emptied() {
     let root = tempfile::tempdir().unwrap();
@@ -86,7 +86,7 @@ async fn what_is_being_removed_is_known_by_its_name_of_before() {
     assert!(removals.underway().is_empty(), "for what does not go nobody is to wait");
 }
 
-/// Whoever puts aside what he leaves waits for nobody who removes.
+/// Moving aside does not wait for deletions.
 #[tokio::test]
 async fn who_puts_aside_waits_for_no_removal() {
     let removals = Removals::default();
@@ -168,7 +168,7 @@ async fn who_has_left_too_much_waits() {
     let (root, removals) = (tempfile::tempdir().unwrap(), Removals::default());
     let end = held(&removals, MOST);
     assert!(!removals.has_room("a") && removals.has_room("b"));
-    // Others wait for none of it, and neither does the folder's name.
+    // Others do not wait for it, nor is the folder's name blocked.
     for owner in ["a", "b"] {
         std::fs::create_dir(root.path().join(owner)).unwrap();
         removals.put_aside(&root.path().join(owner), &Owner::new(owner, None)).unwrap();

@@ -1,13 +1,12 @@
-//! What has been loaded for containers before, as many as are of use: each is made of what a manifest asks for, and holds
-//! descriptors.
+//! A bounded cache of objects loaded for containers: their contents depend on manifests, and each holds descriptors.
 
 use std::hash::Hash;
 use std::{borrow::Borrow, collections::HashMap};
 
-/// A cluster's manifests have a handful of profiles and of device lists.
+/// A cluster's manifests use a handful of profiles and of device lists.
 const KEPT: usize = 64;
 
-/// Keeps the [`KEPT`] that were used last.
+/// Keeps the [`KEPT`] most recently used ones.
 #[derive(Debug)]
 pub struct Cache<K, V> {
     known: HashMap<K, (u64, V)>,
@@ -31,7 +30,7 @@ impl<K: Eq + Hash + Clone, V: Clone> Cache<K, V> {
         Some(value.clone())
     }
 
-    /// Adds one; the one that was unused for longest makes room for it.
+    /// Adds one, evicting the least recently used.
     pub fn insert(&mut self, key: K, value: V) {
         if self.known.len() >= KEPT && !self.known.contains_key(&key) {
             let oldest = self.known.iter().min_by_key(|(_, (used, _))| *used).map(|(key, _)| key.clone());

@@ -1,4 +1,4 @@
-//! Containers that are there: start, signal, stop, remove, look into.
+//! Operations on existing containers: start, signal, stop, remove, inspect.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use crate::{Error, JournalWriter, Result, cgroup, inspect};
 use podwright_shim::protocol::Call;
 use podwright_sys::Kernel;
 
-/// How long the kernel may take to kill.
+/// Time limit for the kernel to kill.
 const KILL: Duration = Duration::from_secs(20);
 
 impl Runtime {
-    /// Holds a container that an agent without device rules made to these, as if it had been made with them, and one whose program
-    /// somebody has taken away; one that has its rules keeps those. What its processes have open stays open.
+    /// Applies these device rules to a container created without any by an earlier agent, and to one whose program was removed
+    /// externally; existing rules are kept. Open devices stay open.
     pub async fn hold_devices(
         &self,
         id: &ContainerId,
@@ -52,8 +52,8 @@ impl Runtime {
         sandbox.with_container(id, |c| c.held = held)
     }
 
-    /// Sets other limits for a container that has not ended, in place, and notes labels with it, durably. Returns the limits
-    /// that cannot be enforced. Errors: [`Error::Conflict`] if it has ended.
+    /// Changes the limits of a container that has not exited, in place, and its stored labels, durably. Returns the limits that
+    /// cannot be enforced. Errors: [`Error::Conflict`] if it has exited.
     pub async fn update_container(
         &self,
         id: &ContainerId,
@@ -79,7 +79,7 @@ impl Runtime {
         .await
     }
 
-    /// Lets a created container execute its process; when that was, as every later agent will say too. Errors:
+    /// Lets a created container execute its process; returns the start time, which every later agent will report too. Errors:
     /// [`Error::Start`], after which it is `Exited` with code 128.
     pub async fn start_container(&self, id: &ContainerId, journal: &JournalWriter) -> Result<Timestamp> {
         let sandbox = self.get(&id.sandbox)?;
@@ -91,7 +91,7 @@ impl Runtime {
         }
         let client = sandbox.client()?;
         let started = now();
-        // The record need not wait for the start: until it is written, an agent that starts again asks the shim.
+        // Writing the record need not delay the start: until it is written, a restarted agent asks the shim.
         let (asked, noted) = tokio::join!(
             client.ask(journal.cause(), Call::Start { key: id.key() }, &[]),
             self.note_start(&sandbox, id, started),
@@ -103,7 +103,7 @@ impl Runtime {
         self.note(sandbox, id, move |_, starting| *starting = Some(started)).await
     }
 
-    /// Takes that back; somebody else may have asked as well.
+    /// Reverts that; others may have requested a start as well.
     pub(super) async fn note_no_start(
         &self,
         sandbox: &Arc<Sandbox>,
@@ -113,7 +113,7 @@ impl Runtime {
         self.note(sandbox, id, move |_, starting| *starting = starting.filter(|at| *at != started)).await
     }
 
-    /// What comes of a start: when it was, as its record says.
+    /// The result of a start: its time, as recorded.
     pub(super) async fn settle_start(
         &self,
         sandbox: &Arc<Sandbox>,
@@ -126,7 +126,7 @@ impl Runtime {
             self.note_no_start(sandbox, id, started).await?;
         }
         if let Err(Error::Start { .. }) = asked {
-            // Its exit record follows at once; nobody should see it half-way.
+            // Its exit record follows at once; callers should not see an intermediate state.
             self.await_exit(sandbox, id, KILL).await?;
         }
         asked?;
@@ -148,19 +148,19 @@ impl Runtime {
         self.blocking(move |inner| sandbox.note(&inner.folders, &id, change)).await
     }
 
-    /// The text that was given to a container that is still known.
+    /// The annotation of a known container.
     pub async fn annotation(&self, id: &ContainerId) -> Result<String> {
         self.get(&id.sandbox)?.with_container(id, |_| ())?;
         let id = id.clone();
         self.blocking(move |inner| inner.folders.read_annotation(&id)).await
     }
 
-    /// The file of that text; it need not exist.
+    /// The file of the annotation; it need not exist.
     pub fn annotation_file(&self, id: &ContainerId) -> std::path::PathBuf {
         self.0.folders.annotation(id)
     }
 
-    /// Sends a signal to the first process of a container; nothing happens if it has ended.
+    /// Sends a signal to the first process of a container; does nothing if it has exited.
     pub async fn signal_container(&self, id: &ContainerId, signal: i32, journal: &JournalWriter) -> Result<()> {
         let sandbox = self.get(&id.sandbox)?;
         if sandbox.with_container(id, |c| c.exit.borrow().is_some())? {
@@ -170,8 +170,8 @@ impl Runtime {
         asked.map(drop)
     }
 
-    /// Sends `signal`, waits for at most `grace`, kills what is left, and returns when it has ended. `None`: there is no
-    /// such container.
+    /// Sends `signal`, waits for at most `grace`, kills the rest, and returns when it has exited. `None`: there is no such
+    /// container.
     pub async fn stop_container(
         &self,
         id: &ContainerId,
@@ -180,7 +180,7 @@ impl Runtime {
         journal: &JournalWriter,
     ) -> Result<Option<Exit>> {
         let Some(sandbox) = self.find(&id.sandbox) else { return Ok(None) };
-        // One that is not born yet is its creator's.
+        // One being created belongs to its creator.
         let known = sandbox.with_container(id, |c| (!c.unborn).then(|| c.exit.borrow().clone()));
         let Ok(Some(exit)) = known else { return Ok(None) };
         if exit.is_some() {
@@ -194,7 +194,7 @@ impl Runtime {
         }
         match sandbox.client() {
             Ok(client) => match client.ask(journal.cause(), Call::Kill { key: id.key() }, &[]).await {
-                // Then whoever finds the shim gone does the killing.
+                // Then the handler of the lost shim kills it.
                 Ok(_) | Err(Error::ShimGone(_) | Error::NotFound(_)) => {}
                 Err(e) => return Err(e),
             },
@@ -213,7 +213,7 @@ impl Runtime {
         }
     }
 
-    /// Removes a container (killing it if need be), its writable layer and its record. No event tells of its end.
+    /// Removes a container (killing it if necessary), its writable layer and its record. Its exit is not reported.
     pub async fn remove_container(&self, id: &ContainerId, journal: &JournalWriter) -> Result<()> {
         let Some(sandbox) = self.find(&id.sandbox) else { return Ok(()) };
         let _ = sandbox.with_container(id, |c| c.leaving = true);
@@ -225,7 +225,7 @@ impl Runtime {
         self.clear_container(&sandbox, id, journal).await
     }
 
-    /// Forgets a container that has ended, or was never made whole. Its sandbox's turn is held by the caller.
+    /// Drops a container that has exited, or was never completed. The caller holds its sandbox's turn.
     pub(super) async fn clear_container(
         &self,
         sandbox: &Arc<Sandbox>,
@@ -264,12 +264,12 @@ impl Runtime {
         Ok(cgroup::stats(&self.container_cgroup(id)?))
     }
 
-    /// Limits of a container as the kernel has them: file -> text.
+    /// Limits of a container as read from the kernel: file -> text.
     pub async fn limits(&self, id: &ContainerId) -> Result<Vec<(String, String)>> {
         Ok(cgroup::read_back(&self.container_cgroup(id)?))
     }
 
-    /// The processes of a container, its first one first, and `most` of them.
+    /// The processes of a container, its first one first, at most `most`.
     pub async fn processes(&self, id: &ContainerId, most: usize) -> Result<Vec<ProcessInfo>> {
         let cgroup = self.container_cgroup(id)?;
         let first = self.get(&id.sandbox)?.with_container(id, |c| c.pid)?;

@@ -1,4 +1,4 @@
-//! The creation of containers: from what is asked for to a process that waits to be executed.
+//! Creates containers: from a specification to a process ready to be executed.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, PoisonError};
@@ -16,7 +16,7 @@ use crate::{Error, JournalWriter, Result, cgroup, devices, projects};
 use podwright_shim::protocol::{Answer, Call, ContainerPlan};
 use podwright_sys::Kernel;
 
-/// Why a container that was to be run does not: it was not created, and nothing is left of it; or it was not started.
+/// Why a container was not run: it was not created, and nothing of it is left; or it was not started.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     #[error("create: {0}")]
@@ -25,7 +25,7 @@ pub enum RunError {
     Start(Error),
 }
 
-/// A container whose shim is still to fork it.
+/// A container that its shim has yet to fork.
 struct Unborn {
     id: ContainerId,
     client: Arc<ShimClient>,
@@ -37,8 +37,8 @@ struct Unborn {
 impl Runtime {
     /// Prepares a container up to, but not including, its `execve`.
     ///
-    /// The steps: check and compile its spec; record it; make its folders and its cgroup with its device rules and limits;
-    /// have the shim fork it and build its root. What fails half-way is removed again.
+    /// The steps: check and compile its spec; record it; create its folders and its cgroup with device rules and limits; have the
+    /// shim fork it and build its root. A partial creation is removed again. Fails as [`Error`] describes.
     pub async fn create_container(&self, spec: ContainerSpec, journal: &JournalWriter) -> Result<ContainerStatus> {
         let sandbox = self.get(&spec.id.sandbox)?;
         let _turn = sandbox.turn.lock().await;
@@ -49,7 +49,7 @@ impl Runtime {
         sandbox.with_container(&id, |c| c.status())
     }
 
-    /// Both, [`Runtime::create_container`] and [`Runtime::start_container`], without waiting for the one before the other is asked for.
+    /// Combines [`Runtime::create_container`] and [`Runtime::start_container`], sending both requests without waiting in between.
     pub async fn run_container(
         &self,
         spec: ContainerSpec,
@@ -68,13 +68,13 @@ impl Runtime {
             self.bear(&sandbox, unborn, journal).await?;
             drop(turn);
             let started = now();
-            // Not earlier: what a record says to have been started, its shim knows.
+            // Not earlier: a container recorded as started must be known to its shim.
             Ok((started, self.note_start(&sandbox, &id, started).await))
         };
         let (born, asked) = tokio::join!(biased; born, client.ask(journal.cause(), Call::Start { key: id.key() }, &[]));
         let (started, noted) = born.map_err(RunError::Create)?;
         match asked {
-            // A shim of an earlier release starts nothing that is not born yet.
+            // A shim of an earlier release cannot start one before its creation is complete.
             Err(Error::Conflict(_) | Error::NotFound(_)) => match self.note_no_start(&sandbox, &id, started).await {
                 Ok(()) => self.start_container(&id, journal).await,
                 Err(e) => Err(e),
@@ -84,7 +84,7 @@ impl Runtime {
         .map_err(RunError::Start)
     }
 
-    /// Steps 1 to 3 of a creation; `None`: it is created already. The sandbox's turn is held by the caller.
+    /// Steps 1 to 3 of a creation; `None`: it already exists. The caller holds the sandbox's turn.
     async fn make_ready(
         &self,
         sandbox: &Arc<Sandbox>,
@@ -101,7 +101,7 @@ impl Runtime {
         }
         let client = sandbox.client()?;
         let sandbox_spec = sandbox.state().record.spec.clone();
-        // What lives in a cgroup of that name, and nobody here knows of, is left alone: the new one would take its place.
+        // Unknown processes in a cgroup of that name are left alone: the new container would replace it.
         if !cgroup::procs(&self.cgroup_path(&sandbox_spec, Some(&spec.id))).is_empty()
             && may_have(&client, &spec.id.key()).await
         {
@@ -137,7 +137,7 @@ impl Runtime {
         }
     }
 
-    /// Step 4: has the shim fork it. From here on it is known. The sandbox's turn is held by the caller.
+    /// Step 4: has the shim fork it. It is known from here on. The caller holds the sandbox's turn.
     async fn bear(&self, sandbox: &Arc<Sandbox>, unborn: Unborn, journal: &JournalWriter) -> Result<()> {
         let Unborn { id, client, plan, filters, mut container } = unborn;
         container.unborn = true;
@@ -149,7 +149,7 @@ impl Runtime {
                 self.0.born(sandbox, &id.key(), pid);
                 Ok(())
             }
-            // The shim has one of that key already that lives, and nobody here knows of it: nothing of it is removed.
+            // The shim has a live, unknown container with this key: nothing of it is removed.
             Err(e @ Error::Conflict(_)) if may_have(&client, &id.key()).await => {
                 sandbox.state().containers.remove(&id.key());
                 Err(e)
@@ -181,7 +181,7 @@ impl Runtime {
                     kernel.mkdir(folder)?;
                 }
                 if let Some(earlier) = project {
-                    // Both: what an overlay makes in the one it moves to the other, and nothing moves between projects.
+                    // Both: overlayfs moves what it creates in one to the other, and nothing can be moved between projects.
                     projects::give(&kernel, &[&plan.root.upper, &plan.root.work], earlier)?;
                 }
             }
@@ -194,8 +194,7 @@ impl Runtime {
         .await
     }
 
-    /// The compiled filters of a profile, for a process with this bounding set and users of its own or not; each in use is compiled
-    /// once.
+    /// The compiled filters of a profile, for a process with this bounding set, with or without a user namespace; cached.
     pub(super) async fn filters(
         &self,
         profile: Option<LinuxSeccomp>,
@@ -215,7 +214,7 @@ impl Runtime {
 }
 
 impl Inner {
-    /// What decides about a container's devices; each list of rules is loaded once, which takes a fraction of a millisecond.
+    /// The device restriction of a container; each list of rules is loaded once, which takes a fraction of a millisecond.
     pub(super) fn guard(&self, rules: &[LinuxDeviceCgroup]) -> Result<Guard> {
         let Some(program) = devices::program(rules)? else { return Ok(Guard::Open) };
         if self.tree.capabilities.devices_refused.is_some() {
@@ -231,7 +230,7 @@ impl Inner {
     }
 }
 
-/// Whether a shim has a container of this key that has not ended; one that does not tell may.
+/// Whether a shim has a container of this key that has not exited; assumed if it does not respond.
 async fn may_have(client: &ShimClient, key: &str) -> bool {
     match client.ask(JournalWriter::none().cause(), Call::State, &[]).await {
         Ok((Answer::State(state), _)) => state.containers.iter().any(|known| known.key == key && known.exit.is_none()),

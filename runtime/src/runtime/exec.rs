@@ -1,4 +1,4 @@
-//! Exec and attach: streams are pipes (or a pty) whose other ends the shim gives to the process.
+//! Exec and attach: streams are pipes (or a pty) whose other ends the shim passes to the process.
 
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,19 +20,19 @@ use crate::{Cause, Error, JournalWriter, Result};
 use podwright_shim::protocol::{Answer, Call, ExecPlan};
 use podwright_sys::{io, tty};
 
-/// What a probe's output may be.
+/// Maximum output of a probe.
 const MAX_OUTPUT: usize = 16 << 10;
 
-/// How long a process whose session has ended may take to end on SIGHUP.
+/// How long a process may take to exit on SIGHUP after its session has ended.
 const HANG_UP: Duration = Duration::from_secs(2);
 
 /// A process started by [`Runtime::exec`].
 ///
-/// It ends with its session. Dropped while the process runs (or is still to be born), its streams are closed, and the process and
-/// its group get SIGHUP, as from a terminal that hangs up; after two seconds SIGKILL. Upstream leaves it running in the
-/// container, where it waits for a client that does not come back (<https://github.com/kubernetes/kubernetes/issues/89031>), and
-/// calls the behaviour undefined (<https://github.com/containerd/cri/pull/1256>). What has made a session of its own (`setsid`)
-/// stays here too, and so do the background processes of a command that has ended.
+/// It ends with its session. If dropped while the process runs (or is being created), its streams are closed, and the process and
+/// its group get SIGHUP, like a hangup of a terminal, and SIGKILL after two seconds. Upstream leaves it running in the container,
+/// waiting for a client that does not return (<https://github.com/kubernetes/kubernetes/issues/89031>), and calls the behaviour
+/// undefined (<https://github.com/containerd/cri/pull/1256>). Processes with their own session (`setsid`) keep running here too,
+/// and so do background processes of a command that has exited.
 #[derive(Debug)]
 pub struct ExecSession {
     /// Take what you need; the rest is closed on drop.
@@ -41,16 +41,16 @@ pub struct ExecSession {
     pub pid: u32,
     exec: u64,
     end: Shared<oneshot::Receiver<i32>>,
-    /// It was not started, or it has ended.
+    /// It was not started, or has exited.
     over: bool,
-    /// From SIGHUP to SIGKILL; zero: no SIGHUP.
+    /// The delay from SIGHUP to SIGKILL; zero: no SIGHUP.
     grace: Duration,
     tty: Option<OwnedFd>,
     client: Arc<ShimClient>,
 }
 
 impl ExecSession {
-    /// Its exit code (128 + signal after a signal). Errors: [`Error::ShimGone`].
+    /// Waits for its exit code (128 + signal after a signal). Errors: [`Error::ShimGone`].
     pub async fn wait(&self) -> Result<i32> {
         self.end.clone().await.map_err(|_| self.client.gone())
     }
@@ -63,7 +63,7 @@ impl ExecSession {
         }
     }
 
-    /// Sends it and its process group a signal; nothing happens if it has ended.
+    /// Sends a signal to it and its process group; does nothing if it has exited.
     pub async fn signal(&self, signal: i32) -> Result<()> {
         let call = Call::ExecSignal { exec: self.exec, signal };
         self.client.ask(&Cause::default(), call, &[]).await.map(drop)
@@ -74,7 +74,7 @@ impl Drop for ExecSession {
     fn drop(&mut self) {
         let (client, exec, end) = (self.client.clone(), self.exec, self.end.clone());
         let over = self.over || end.clone().now_or_never().is_some();
-        // What is not born yet has nothing to tidy up.
+        // A process that was not created yet needs no cleanup.
         let grace = if self.pid == 0 { Duration::ZERO } else { self.grace };
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) if !over => drop(runtime.spawn(hang_up(client, exec, end, grace))),
@@ -83,7 +83,7 @@ impl Drop for ExecSession {
     }
 }
 
-/// Ends a process that nobody has a hand on any more.
+/// Ends a process without a client.
 async fn hang_up(client: Arc<ShimClient>, exec: u64, end: Shared<oneshot::Receiver<i32>>, grace: Duration) {
     let cause = Cause::default();
     let signal = |signal| client.ask(&cause, Call::ExecSignal { exec, signal }, &[]);
@@ -93,15 +93,15 @@ async fn hang_up(client: Arc<ShimClient>, exec: u64, end: Shared<oneshot::Receiv
         ended = tokio::time::timeout(grace, end).await.is_ok();
     }
     if !ended {
-        // It may have ended this moment, or the shim be gone: then it is dead as well.
+        // It may have exited just now, or the shim may be gone: then it is dead as well.
         let _ = signal(libc::SIGKILL).await;
     }
     client.forget_exec(exec);
 }
 
 impl Runtime {
-    /// Runs a process in a running container. It ends with its session, see [`ExecSession`]; who drops this future while it waits
-    /// for the process to be born is rid of it, and of all that was opened for it, at once.
+    /// Runs a process in a running container. It ends with its session, see [`ExecSession`]; dropping this future while it waits
+    /// for the creation of the process cleans up everything at once.
     pub async fn exec(&self, id: &ContainerId, spec: ExecSpec, journal: &JournalWriter) -> Result<ExecSession> {
         self.start_exec(id, spec, None, journal).await
     }
@@ -135,7 +135,7 @@ impl Runtime {
             stdin: theirs[0].is_some(),
             stdout: theirs[1].is_some(),
             stderr: theirs[2].is_some(),
-            // Only if we die before we kill it ourselves.
+            // Only in case we die before we kill it ourselves.
             timeout_ms: timeout.map(|t| t.as_millis() as u64 + 1000),
         };
         let mut session = ExecSession {
@@ -165,7 +165,7 @@ impl Runtime {
         Ok(session)
     }
 
-    /// Runs a process to its end and collects its output; killed after `timeout` ([`Error::Timeout`]).
+    /// Runs a process until it exits and collects its output; killed after `timeout` ([`Error::Timeout`]).
     pub async fn exec_sync(
         &self,
         id: &ContainerId,
@@ -175,7 +175,7 @@ impl Runtime {
     ) -> Result<ExecOutput> {
         let mut session = self.start_exec(id, ExecSpec { stdin: false, ..spec }, Some(timeout), journal).await?;
         let (stdout, stderr) = (session.streams.stdout.take(), session.streams.stderr.take());
-        // A grandchild may hold the pipes for longer than the process lives: its code and what it said are enough.
+        // A grandchild may keep the pipes open after the process has exited: its code and output so far are enough.
         let collect = async {
             let (mut out, mut err) = (Vec::new(), Vec::new());
             let code = {
@@ -200,8 +200,8 @@ impl Runtime {
         }
     }
 
-    /// Joins the streams of a running container's first process: what it writes from now on, and its stdin if it has one.
-    /// The streams end when the container does; dropping them detaches.
+    /// Attaches to the streams of a running container's first process: its output from now on, and its stdin if it has one. The
+    /// streams end with the container; dropping them detaches.
     pub async fn attach(&self, id: &ContainerId, stdin: bool) -> Result<Streams> {
         let sandbox = self.get(&id.sandbox)?;
         let (terminal, has_stdin) = sandbox.with_container(id, |c| (c.record.terminal, c.record.stdin))?;
@@ -245,7 +245,7 @@ fn pipe_error(e: std::io::Error) -> Error {
     Error::Kernel(format!("pipe: {e}"))
 }
 
-/// Keeps the beginning of a stream and drops the rest, to its end.
+/// Keeps the beginning of a stream and discards the rest until its end.
 async fn collect(fd: Option<OwnedFd>, into: &mut Vec<u8>) {
     let Some(mut pipe) = fd.and_then(|fd| Receiver::from_owned_fd(fd).ok()) else { return };
     let mut chunk = [0u8; 4096];

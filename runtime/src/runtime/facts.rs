@@ -1,4 +1,4 @@
-//! What the kernel counts of all that runs, read at once, in more detail than [`Runtime::usage`].
+//! The kernel's counters of everything running, read at once, in more detail than [`Runtime::usage`].
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -12,7 +12,7 @@ use crate::spec::CgroupName;
 use crate::{Network, Result};
 
 impl Runtime {
-    /// All sandboxes that are ready, with their containers that run.
+    /// All ready sandboxes with their running containers.
     pub async fn facts(&self) -> Result<Vec<SandboxFacts>> {
         let sandboxes: Vec<Arc<Sandbox>> = self.sandboxes().values().cloned().collect();
         self.blocking(move |inner| {
@@ -33,7 +33,7 @@ impl Runtime {
                     })
                     .collect();
                 let (id, labels, created) = (sandbox.id.clone(), spec.labels.clone(), state.record.created);
-                // From here on it may change: what is gone has nothing to tell.
+                // State may change from here on: what is gone reports nothing.
                 drop(state);
                 let containers = running.into_iter().map(|(path, id, labels, started)| ContainerFacts {
                     id,
@@ -59,18 +59,18 @@ impl Runtime {
         .await
     }
 
-    /// What all shims use together, and all Pods.
+    /// The total usage of all shims, and of all Pods.
     pub async fn system(&self) -> Result<[system::SystemFacts; 2]> {
         self.blocking(move |inner| {
             let shims = inner.tree.path(&CgroupName::new(SHIMS));
-            // The shims' cgroup is right below the root.
+            // The shims' cgroup is directly below the root.
             Ok(system::runtime(shims.parent().unwrap_or(&shims), &shims))
         })
         .await
     }
 }
 
-/// The counters of a network, as a process shows them that is in it before and after: its number may be another's by now.
+/// A network's counters, read through a process that is in it before and after: its pid may have been reused.
 fn counters(pid: u32, netns: std::os::fd::BorrowedFd<'_>) -> Vec<Interface> {
     let is_in = || {
         let (own, wanted) = (rustix::fs::stat(format!("/proc/{pid}/ns/net")), rustix::fs::fstat(netns));

@@ -1,5 +1,5 @@
-//! What somebody else changes of sandboxes that run is put back: their limits, the programs that decide about devices, their sysctls,
-//! and the `/dev/shm` that their containers share. Their records are looked after by [`Runtime::mend_records`].
+//! Restores external changes to running sandboxes: their limits, device filters, sysctls, and the `/dev/shm` shared by their
+//! containers. Their records are restored by [`Runtime::mend_records`].
 
 mod devices;
 mod sysctls;
@@ -18,20 +18,20 @@ use podwright_sys::kept::{self, Kept};
 
 pub use devices::Held;
 
-/// What is looked at of each sandbox, whose turn is held: each says what it has put back, in words.
+/// The checks of each sandbox, run while holding its turn: each returns what it restored, in words.
 const LOOKS: &[(&str, fn(&Inner, &Kernel, &Sandbox) -> Result<Vec<String>>)] =
     &[("/dev/shm", shm), ("limits", limits), ("device rules", devices::mend), ("sysctls", sysctls::mend)];
 
 impl Runtime {
-    /// Brings back what is not as it was made of sandboxes and cgroups; what was, in words. It reads a few small files of each
-    /// container: to be called now and then.
+    /// Restores externally changed sandboxes and cgroups; returns what was restored, in words. Reads a few small files per
+    /// container: meant to be called periodically.
     pub async fn mend_sandboxes(&self) -> Vec<String> {
         let sandboxes: Vec<Arc<Sandbox>> = self.sandboxes().values().cloned().collect();
         let looked = self.blocking(move |inner| {
             let mut mended = inner.mend_classes(&Kernel::new(&JournalWriter::none()));
             let mut busy = Vec::new();
             for sandbox in sandboxes {
-                // Whoever changes it just now knows what it shall be.
+                // A concurrent operation on it knows the intended state.
                 match sandbox.turn.try_lock() {
                     Ok(_turn) => mended.extend(inner.mend_sandbox(&sandbox)),
                     Err(_) => busy.push(sandbox.clone()),
@@ -41,7 +41,7 @@ impl Runtime {
         });
         let (mut mended, busy) = looked.await.unwrap_or_default();
         let waited = busy.into_iter().map(|sandbox| async move {
-            // What takes longer is looked at again.
+            // Slower ones are checked again later.
             let _turn = timeout(TURN, sandbox.turn.lock()).await.ok()?;
             let of = sandbox.clone();
             self.blocking(move |inner| Ok(inner.mend_sandbox(&of))).await.ok()
@@ -50,8 +50,8 @@ impl Runtime {
         mended
     }
 
-    /// Keeps the `/dev/shm` of a sandbox that is ready. One that somebody has taken away while nobody looked is made anew: those
-    /// containers that run keep what they have.
+    /// Keeps the `/dev/shm` of a ready sandbox. One that was removed while no agent ran is created anew: running containers keep
+    /// theirs.
     pub(super) fn keep_shm(&self, sandbox: &Sandbox) {
         let spec = sandbox.state().record.spec.clone();
         if !compile::own_shm(&spec) {
@@ -74,7 +74,7 @@ impl Runtime {
 }
 
 impl Sandbox {
-    /// The cgroups of what runs, with the limits that they were given: the sandbox's own first.
+    /// The cgroups of everything running, with their limits: the sandbox's own first.
     fn limits(&self) -> Vec<(CgroupName, Resources)> {
         let state = self.state();
         if !state.ready() {
@@ -91,7 +91,7 @@ impl Sandbox {
 }
 
 impl Inner {
-    /// All that is looked at of a sandbox, whose turn is held.
+    /// Runs all checks of a sandbox; the caller holds its turn.
     fn mend_sandbox(&self, sandbox: &Sandbox) -> Vec<String> {
         let kernel = Kernel::new(&JournalWriter::none());
         let mut mended = Vec::new();
@@ -104,7 +104,7 @@ impl Inner {
         mended
     }
 
-    /// The limits of cgroups that belong to no sandbox. One that has gone had nothing in it, and is made again with its next sandbox.
+    /// The limits of cgroups outside sandboxes. A removed one was empty, and is created again with its next sandbox.
     fn mend_classes(&self, kernel: &Kernel) -> Vec<String> {
         let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         let mut mended = Vec::new();
@@ -130,7 +130,7 @@ fn limits(inner: &Inner, kernel: &Kernel, sandbox: &Sandbox) -> Result<Vec<Strin
     let mut mended = Vec::new();
     for (at, (cgroup, wanted)) in sandbox.limits().iter().enumerate() {
         if at == 0 {
-            // The limits are mended whatever becomes of these.
+            // The limits are restored even if these fail.
             let bounds = cgroup::bound(kernel, &inner.tree.path(cgroup)).unwrap_or_else(|error| {
                 tracing::warn!("failed to restore the limits of cgroup {}: {error}", cgroup.as_path().display());
                 Vec::new()

@@ -1,4 +1,4 @@
-//! What shims tell by themselves, and what becomes of their sandboxes when they are gone.
+//! Events sent by shims, and the cleanup of sandboxes whose shim is gone.
 
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
@@ -14,10 +14,10 @@ use crate::{Error, JournalWriter};
 use podwright_shim::protocol::{Call, Message};
 use podwright_sys::Kernel;
 
-/// A shim that says what nobody takes is asked anew what it knows, but not once more within so long.
+/// Minimum interval between queries of a shim whose events were dropped.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// What a shim tells by itself, until it is gone. (The type is written out because connecting again hears again.)
+/// Receives a shim's events until it is gone. (The type is spelled out because reconnecting calls this again.)
 pub(super) fn hear(
     inner: Weak<Inner>,
     sandbox: Weak<Sandbox>,
@@ -47,7 +47,7 @@ async fn hear_all(inner: &Weak<Inner>, sandbox: &Weak<Sandbox>, mut messages: mp
             }
             Message::Reply { .. } | Message::ExecExited { .. } => {}
         }
-        // Told after the ends of its containers, so that those are known as they were.
+        // Reported after the exits of its containers, so that those are already known.
         if lost && sandbox.state().containers.values().all(|c| c.unborn || c.exit.borrow().is_some()) {
             lost = false;
             let _ = inner.events.send(Event::SandboxGone { id: sandbox.id.clone() });
@@ -56,7 +56,7 @@ async fn hear_all(inner: &Weak<Inner>, sandbox: &Weak<Sandbox>, mut messages: mp
 }
 
 impl Inner {
-    /// A container is there, and its end is news from now on; it may have ended already.
+    /// A container was created, and its exit will be reported; it may have exited already.
     pub(super) fn born(&self, sandbox: &Sandbox, key: &str, pid: u32) {
         let mut state = sandbox.state();
         let Some(container) = state.containers.get_mut(key) else { return };
@@ -67,7 +67,7 @@ impl Inner {
         }
     }
 
-    /// A container has ended; that is news once.
+    /// A container has exited; reported once.
     fn exited(&self, sandbox: &Sandbox, key: &str, exit: Exit) {
         let mut state = sandbox.state();
         let Some(container) = state.containers.get_mut(key) else { return };
@@ -79,7 +79,7 @@ impl Inner {
 }
 
 impl Runtime {
-    /// A shim lives, and has told more than is known: it is asked for all that it knows. Whether it answers, and does not do so again
+    /// A shim is alive but its events overflowed: queries its whole state. Returns whether it responds, and does not overflow again
     /// at once.
     async fn ask_again(&self, sandbox: &Arc<Sandbox>) -> bool {
         {
@@ -103,11 +103,11 @@ impl Runtime {
                 self.0.exited(sandbox, &container.key, exit);
             }
         }
-        // Without its `pause` nothing is to go on.
+        // Without its `pause` nothing may go on.
         known.sandbox != 0
     }
 
-    /// Containers do not outlive their sandbox's `pause`: what still runs is killed, and the shim tells how it ended.
+    /// Containers do not outlive their sandbox's `pause`: running ones are killed, and the shim reports their exits.
     pub(super) async fn kill_orphans(&self, sandbox: &Sandbox) {
         let (stopped, spec) = {
             let state = sandbox.state();
@@ -125,7 +125,7 @@ impl Runtime {
         }
     }
 
-    /// The connection to a shim has ended. If nobody asked for that, its processes die and are accounted for.
+    /// The connection to a shim has ended. Unless that was requested, its processes are killed and their exits recorded.
     async fn shim_gone(&self, sandbox: &Arc<Sandbox>) {
         let (stopped, spec) = {
             let mut state = sandbox.state();
@@ -139,7 +139,7 @@ impl Runtime {
         tracing::warn!("the shim of sandbox {} is gone", sandbox.id);
         let killed = self.blocking(move |inner| {
             let (mut errors, kernel) = (Errors::default(), Kernel::new(&JournalWriter::none()));
-            // One that hangs was hung up on, and still holds what it has.
+            // One that hangs was disconnected, and still holds its resources.
             errors.note(inner.tree.kill(&kernel, &shim(&spec.id)));
             errors.note(inner.tree.kill(&kernel, &spec.cgroup));
             errors.result()

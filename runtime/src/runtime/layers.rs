@@ -13,29 +13,29 @@ use podwright_sys::still::Still;
 use podwright_sys::tree;
 
 impl Runtime {
-    /// The folder of all sandboxes' folders.
+    /// The root folder of the sandboxes' folders.
     pub fn root(&self) -> &Path {
         &self.0.folders.state
     }
 
-    /// What is put aside and being removed; callers may have it remove what they have for sandboxes.
+    /// Data moved aside for deletion; callers may add their own data of sandboxes.
     pub fn removals(&self) -> &Removals {
         &self.0.folders.removals
     }
 
-    /// The folders that hold what a container has written to its root; they need not exist.
+    /// The folders with a container's writable layer; they need not exist.
     pub fn layer(&self, id: &ContainerId) -> [PathBuf; 2] {
         let folder = self.0.folders.container(id);
         ["upper", "work"].map(|name| folder.join(name))
     }
 
-    /// The processes of a container as its cgroup lists them.
+    /// The processes of a container, from its cgroup.
     pub fn pids(&self, id: &ContainerId) -> Result<Vec<u32>> {
         Ok(cgroup::procs(&self.container_cgroup(id)?))
     }
 
-    /// The project of a container's writable layers, that of the attempts before this one included: what those have left
-    /// behind, deleted and open elsewhere, is counted with what this one writes.
+    /// The project of a container's writable layers, including previous attempts: what those have left, deleted but open elsewhere,
+    /// counts together with what this one writes.
     pub(super) fn project(&self, id: &ContainerId) -> Option<u32> {
         let sandbox = self.get(&id.sandbox).ok()?;
         let state = sandbox.state();
@@ -44,9 +44,9 @@ impl Runtime {
         earlier.flat_map(|other| self.layer(other)).find_map(|folder| projects::of(&folder))
     }
 
-    /// Removes the writable layer of a container that has ended, for nobody can read it any more; its record and its log stay.
-    /// Leaves that of one that has not. It is put aside; where it is in a project, empty folders that are stay in its place: they say
-    /// which it is. What is aside says whose ids it has: a sandbox that has ended keeps them no longer than it.
+    /// Removes the writable layer of a container that has exited, as it is no longer readable; its record and log stay. Does
+    /// nothing if it has not exited. The layer is moved aside; if it is in a project, empty folders remain in its place to keep the
+    /// project. What is aside records its ids, so a stopped sandbox need not keep them.
     pub async fn clear_layer(&self, id: &ContainerId) -> Result<()> {
         let sandbox = self.get(&id.sandbox)?;
         if !sandbox.with_container(id, |c| c.exit.borrow().is_some())? {
@@ -55,7 +55,7 @@ impl Runtime {
         let (folders, turn, owner) = (self.layer(id), sandbox.turn_of(id)?, sandbox.state().record.spec.owner());
         let (inner, id, name) = (self.0.clone(), id.clone(), owner.name().to_owned());
         let clear = move || {
-            // Two would put each other's empty folders aside. Whoever has removed it meanwhile had the turn.
+            // Two would move each other's empty folders aside. Another caller may have removed it meanwhile.
             let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
             if sandbox.with_container(&id, |_| ()).is_err() {
                 return Ok(());
@@ -67,13 +67,13 @@ impl Runtime {
     }
 }
 
-/// A sandbox whose processes may have to hold still, while somebody looks at what they move.
+/// A sandbox whose processes may have to be frozen while their files are measured.
 pub struct Restless(Arc<Inner>, Arc<Sandbox>);
 
-/// They do until this is dropped.
+/// They are frozen until this is dropped.
 pub struct Quiet<'a> {
     _still: Still,
-    /// Whoever puts limits back would let them go on.
+    /// Restoring limits would unfreeze them.
     _turn: tokio::sync::MutexGuard<'a, ()>,
 }
 
@@ -85,7 +85,7 @@ impl Runtime {
 }
 
 impl Restless {
-    /// Blocks its thread: first until nobody changes the sandbox, then for a moment.
+    /// Blocks its thread: until no operation on the sandbox runs, then briefly.
     pub fn keep_still(&self) -> Result<Quiet<'_>> {
         let _turn = self.1.turn.blocking_lock();
         let cgroup = self.0.tree.path(&self.1.state().record.spec.cgroup);
@@ -94,7 +94,7 @@ impl Restless {
     }
 }
 
-/// Puts a layer aside that there is, but for empty folders of a project.
+/// Moves an existing layer aside, except the empty folders of a project.
 fn clear(inner: &Inner, folders: &[PathBuf; 2], owner: &Owner) -> Result<()> {
     let project = folders.iter().find_map(|folder| projects::of(folder));
     let is_empty = |folder: &PathBuf| std::fs::read_dir(folder).map_or(true, |mut entries| entries.next().is_none());
@@ -104,14 +104,14 @@ fn clear(inner: &Inner, folders: &[PathBuf; 2], owner: &Owner) -> Result<()> {
     if project.is_none() {
         return folders.iter().try_for_each(|folder| inner.folders.put_aside(folder, owner));
     }
-    // First: once they are aside, nothing else says which project it is.
+    // First: once they are aside, the project is no longer recorded elsewhere.
     let kernel = Kernel::new(&JournalWriter::none());
     let new = folders.each_ref().map(|folder| folder.with_extension("new"));
     for new in &new {
         remove_folder(new)?;
         if let Err(error) = kernel.mkdir(new) {
             if is_full(&error.source) {
-                // There is room again when these are empty.
+                // There is space again once these are empty.
                 folders.iter().for_each(|folder| drop(inner.folders.removals.empty(folder, owner)));
             }
             return Err(error.into());

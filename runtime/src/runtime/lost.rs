@@ -1,5 +1,5 @@
-//! Sandboxes that live and that nobody can go on with: their records are damaged beyond repair, or their shim speaks to nobody. What
-//! runs in them runs on until they are removed.
+//! Live sandboxes that cannot be taken over: their records are damaged beyond repair, or their shim does not respond. They run on
+//! until they are removed.
 
 use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};
@@ -13,11 +13,11 @@ use crate::spec::{CgroupName, IdRange};
 use crate::{JournalWriter, Result, cgroup};
 use podwright_sys::{Kernel, process};
 
-/// Why a sandbox is lost, and what it has that nobody else may have, as far as that is known.
+/// Why a sandbox is lost, and its exclusive resources, as far as known.
 #[derive(Clone, Debug)]
 pub(super) struct Lost {
     pub cgroup: Option<CgroupName>,
-    /// Its users' ids, if it has users of its own; `None`: nobody knows.
+    /// Its users' ids, if it has a user namespace; `None`: unknown.
     users: Option<Option<IdRange>>,
     why: String,
 }
@@ -29,17 +29,17 @@ impl Inner {
 }
 
 impl Runtime {
-    /// The ids of sandboxes that run on and are in no list, with the reasons. They go by [`Runtime::remove_sandbox`] alone.
+    /// The ids of running sandboxes that are in no list, with the reasons. Only [`Runtime::remove_sandbox`] removes them.
     pub fn lost(&self) -> BTreeMap<String, String> {
         self.0.lost().iter().map(|(id, lost)| (id.clone(), lost.why.clone())).collect()
     }
 
-    /// The ids of the host that the users of lost sandboxes are, none of those whose are the host's own; as far as that is known.
+    /// The host ids of lost sandboxes with user namespaces, as far as known.
     pub fn lost_users(&self) -> Vec<(String, Option<IdRange>)> {
         self.0.lost().iter().filter_map(|(id, lost)| Some((id.clone(), lost.users?))).collect()
     }
 
-    /// Leaves a sandbox that lives alone from now on.
+    /// Marks a live sandbox as lost.
     pub(super) async fn lose(&self, id: &str, cgroup: Option<CgroupName>, why: &str) {
         tracing::error!("sandbox {id} keeps running but cannot be adopted: {why}");
         let of = id.to_owned();
@@ -53,7 +53,7 @@ impl Runtime {
         self.0.lost().insert(id.to_owned(), Lost { cgroup, users, why: why.to_owned() });
     }
 
-    /// Removes a lost sandbox with all that runs in it.
+    /// Removes a lost sandbox with everything running in it.
     pub(super) async fn clear_lost(&self, id: &str, journal: &JournalWriter) -> Result<()> {
         let Some(lost) = self.0.lost().get(id).cloned() else { return Ok(()) };
         let (of, kernel) = (id.to_owned(), Kernel::new(journal));

@@ -1,7 +1,7 @@
-//! The one way to write the record of a container that is known: one writer after the other, each of what is known then.
+//! The only way to write the record of a known container: one writer at a time, with the state current at that time.
 //!
-//! A container may be started while its limits are changed, or while its record is mended: none of them writes what another has
-//! changed meanwhile back to what it was, nor is one's file taken for damage by the other.
+//! A container may be started while its limits are changed, or its record is repaired: no writer reverts another's change, or takes
+//! another's file for damage.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,8 +18,8 @@ impl Sandbox {
         self.with_container(id, |c| c.turn.clone())
     }
 
-    /// Changes the record of a container, and when it was asked to start: first on the disk, then in memory. It blocks.
-    /// Errors: [`NotFound`](crate::Error::NotFound) if it is gone, of which nothing is written.
+    /// Changes the record of a container, and its requested start time: first on disk, then in memory. Blocks. Errors:
+    /// [`NotFound`](crate::Error::NotFound) if it is gone; then nothing is written.
     pub(super) fn note(
         &self,
         folders: &Folders,
@@ -34,11 +34,11 @@ impl Sandbox {
         self.with_container(id, |c| change(&mut c.record, &mut c.starting))
     }
 
-    /// Writes a container's record again where somebody else has damaged one of these files of it. It blocks. Returns whether it did.
+    /// Rewrites a container's record if one of these files was damaged externally. Blocks. Returns whether it did.
     pub(super) fn mend(&self, folders: &Folders, id: &ContainerId, damaged: &[PathBuf]) -> Result<bool> {
         let Ok(turn) = self.turn_of(id) else { return Ok(false) };
         let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
-        // Who wrote it just then has left another file than the one that was looked for.
+        // A concurrent writer has left another file than the expected one.
         if !damaged.iter().any(|path| folders.is_damaged(path)) {
             return Ok(false);
         }
@@ -46,9 +46,9 @@ impl Sandbox {
         folders.write_container(&noted(record, starting)).map(|()| true)
     }
 
-    /// Removes what is kept of a container, and forgets it: from then on nothing is written of it. It blocks.
+    /// Removes the records of a container, and drops it: nothing of it is written from then on. Blocks.
     pub(super) fn forget(&self, folders: &Folders, id: &ContainerId) -> Result<()> {
-        // One that was never made whole is known to nobody who could write.
+        // A container that was never completed has no other writers.
         let turn = self.turn_of(id).unwrap_or_default();
         let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
         let mut errors = Errors::default();
@@ -58,11 +58,11 @@ impl Sandbox {
         errors.result()
     }
 
-    /// Forgets all containers, of which nothing is written from then on: the sandbox's folder is about to go. It blocks.
+    /// Drops all containers; nothing of them is written from then on: the sandbox's folder is about to be removed. Blocks.
     pub(super) fn forget_all(&self) {
         let all: Vec<_> = self.state().containers.iter().map(|(key, c)| (key.clone(), c.turn.clone())).collect();
         for (key, turn) in all {
-            // Whoever writes just now ends first.
+            // A writer in progress finishes first.
             let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
             self.state().containers.remove(&key);
         }
@@ -119,7 +119,7 @@ mod tests {
         serde_json::from_slice(&std::fs::read(folders.container_record(id)).unwrap()).unwrap()
     }
 
-    /// One writer has looked at the record, and is held up; the other one comes meanwhile.
+    /// One writer has read the record, and is delayed; the other one comes in between.
     #[test]
     fn of_two_that_write_a_record_at_once_none_undoes_what_the_other_has_noted() {
         let dir = tempfile::tempdir().unwrap();
@@ -144,7 +144,7 @@ mod tests {
                 let path = folders.container_record(id);
                 sandbox.mend(folders, id, &[path]).unwrap()
             });
-            // Without turns they would be done long before that.
+            // Without turns they would finish long before that.
             let until = Instant::now() + Duration::from_millis(300);
             while Instant::now() < until && !(quick.is_finished() && mending.is_finished()) {
                 std::thread::yield_now();

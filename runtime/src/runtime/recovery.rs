@@ -1,4 +1,4 @@
-//! After a crash: find what an earlier agent made, take over what lives, account for what died, remove what is half made.
+//! After a crash: finds what an earlier agent created, takes over what is alive, records what died, removes what is half created.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::FileTypeExt;
@@ -18,25 +18,25 @@ use crate::{Error, JournalWriter, Result, cgroup};
 use podwright_shim::protocol::{Call, ContainerSnapshot, ShimState};
 use podwright_sys::{Kernel, process};
 
-/// How long a shim that lives and does not listen may take to do so again: it looks each second.
+/// How long a live shim may take to listen again: it checks every second.
 const RETURN: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_millis(100);
-/// How long whoever mends waits for the turn of a sandbox, or for its shim, until the next look.
+/// How long repairs wait for a sandbox's turn, or its shim, until the next check.
 pub(super) const TURN: Duration = Duration::from_secs(1);
 
 impl Runtime {
-    /// Takes over every sandbox of which something is found, all at once. `strict`: a shim that lives and cannot be spoken to is not
-    /// touched, and where that is because of its version it is an error; else it is as good as dead.
+    /// Takes over all sandboxes found, concurrently. `strict`: a live shim that does not respond is not touched, and a version
+    /// mismatch is an error; otherwise it counts as dead.
     pub(super) async fn recover(&self, strict: bool) -> Result<()> {
         let found = self.blocking(|inner| Ok(inner.findings())).await?;
-        // However many have to be looked at, nobody's start takes longer.
+        // Bounds the total delay, however many are to be scanned.
         let end = Instant::now() + LOOK;
         let mut known = Vec::new();
         for Finding { id, record, lives } in found {
             match record {
                 Some(record) => known.push(record),
                 None if lives && strict => self.lose(&id, None, "its records and their copies are damaged").await,
-                // Nothing of it is left in the kernel, or it is not to be.
+                // Nothing of it is left in the kernel, or should be.
                 None => {
                     let of = id.clone();
                     if let Err(e) = self.blocking(move |inner| inner.folders.forget_unrecorded(&of, None, end)).await {
@@ -69,8 +69,8 @@ impl Runtime {
         tasks.join_all().await.into_iter().collect()
     }
 
-    /// Writes those records again that somebody else has damaged or removed while what they describe is known, and has shims listen
-    /// again whose socket's name is gone; which.
+    /// Rewrites records that were damaged or removed externally while their objects are known, and has shims listen again if their
+    /// socket was removed; returns which.
     pub async fn mend_records(&self) -> Vec<PathBuf> {
         let sandboxes: Vec<Arc<Sandbox>> = self.sandboxes().values().cloned().collect();
         let mut records = BTreeSet::new();
@@ -80,7 +80,7 @@ impl Runtime {
             records.extend(self.0.folders.kept(&sandbox.id, containers));
         }
         let damaged = self.blocking(move |inner| Ok(inner.folders.damaged(&records))).await.unwrap_or_default();
-        // Each by itself: none waits for another's disk or shim.
+        // Independently: none waits for another's disk or shim.
         let mended = sandboxes.iter().map(|sandbox| async {
             let records = self.mend_records_of(sandbox, &damaged).await.unwrap_or_else(|error| {
                 tracing::warn!("failed to read the records of sandbox {}: {error}", sandbox.id);
@@ -95,7 +95,7 @@ impl Runtime {
         if damaged.is_empty() {
             return Ok(Vec::new());
         }
-        // Whoever changes it just now writes its record, or removes it. What takes longer is looked at again.
+        // A concurrent operation writes its record, or removes it. Slower ones are checked again later.
         let Ok(_turn) = timeout(TURN, sandbox.turn.lock()).await else { return Ok(Vec::new()) };
         if !self.find(&sandbox.id).is_some_and(|found| Arc::ptr_eq(&found, sandbox)) {
             return Ok(Vec::new());
@@ -132,7 +132,7 @@ impl Runtime {
         self.blocking(write).await
     }
 
-    /// A shim looks after its socket's name whenever it is asked how it is. An agent that is connected does not need it; the next will.
+    /// A shim checks its socket's name whenever its state is requested. A connected agent does not need it; the next one will.
     async fn mend_socket(&self, sandbox: &Arc<Sandbox>) -> Option<PathBuf> {
         let path = self.0.folders.run(&sandbox.id).join("s");
         let is_there = || std::fs::symlink_metadata(&path).is_ok_and(|found| found.file_type().is_socket());
@@ -140,7 +140,7 @@ impl Runtime {
             return None;
         }
         let client = sandbox.client().ok()?;
-        // One that is busy is asked again.
+        // A busy one is asked again later.
         timeout(TURN, client.ask(JournalWriter::none().cause(), Call::State, &[])).await.ok()?.ok()?;
         is_there().then(|| path.clone())
     }
@@ -149,7 +149,7 @@ impl Runtime {
         let id = record.spec.id.clone();
         let sandbox = Sandbox::new(record.clone());
         self.sandboxes().insert(id.clone(), sandbox.clone());
-        // One that was to go may go.
+        // One that was to be removed may go.
         let state = match self.reconnect(&sandbox, strict && !record.stopped).await? {
             Reached::Alive(state) => Some(state),
             Reached::Dead => None,
@@ -164,7 +164,7 @@ impl Runtime {
         for container in unreadable {
             match state.as_ref().and_then(|s| s.containers.iter().find(|known| known.key == container.key())) {
                 Some(known) => records.push(self.rebuild(&record.spec, container, known).await),
-                // Whatever fails here, what lives is taken over.
+                // Whatever fails here, live containers are taken over.
                 None => {
                     if let Err(e) = self.0.folders.remove_container(&container, &record.spec.owner()) {
                         tracing::warn!("failed to remove the partially created container {container}: {e}");
@@ -186,8 +186,8 @@ impl Runtime {
         Ok(())
     }
 
-    /// The record of a container of which only its shim knows: what the caller noted with it is lost. It holds for this agent also
-    /// where it cannot be written.
+    /// The record of a container that only its shim knows: the caller's data is lost. Used by this agent even if it cannot be
+    /// written.
     async fn rebuild(&self, sandbox: &SandboxSpec, id: ContainerId, known: &ContainerSnapshot) -> ContainerRecord {
         tracing::warn!("the record of container {id} is lost: rebuilding it from its shim");
         let started = started(known);
@@ -210,8 +210,7 @@ impl Runtime {
         record
     }
 
-    /// Removes what there is of sandboxes that nothing is recorded of, and that nobody shall go on with: processes, cgroups, sockets,
-    /// mounts.
+    /// Removes remains of sandboxes without any record: processes, cgroups, sockets, mounts.
     async fn sweep_strays(&self, known: &[SandboxRecord]) {
         let (mut ids, mut cgroups): (BTreeSet<String>, Vec<CgroupName>) =
             known.iter().map(|r| (r.spec.id.clone(), r.spec.cgroup.clone())).unzip();
@@ -240,8 +239,8 @@ impl Runtime {
         }
     }
 
-    /// What the shim of a sandbox says of it. One that hangs is killed. `patient`: one that lives, holds processes and is not to
-    /// be spoken to has a while to listen again, and is left alone then; else it is ended. Errors: there is no version in common.
+    /// The state reported by a sandbox's shim. A hanging one is killed. `patient`: a live one that holds processes and cannot be
+    /// reached gets some time to listen again, and is then left alone; otherwise it is killed. Fails if there is no common version.
     async fn reconnect(&self, sandbox: &Arc<Sandbox>, patient: bool) -> Result<Reached> {
         let (journal, begun) = (JournalWriter::none(), Instant::now());
         loop {
@@ -260,8 +259,8 @@ impl Runtime {
                 Err(e) => {
                     let holds = self.0.shim_lives(&sandbox.id) && self.0.has_processes(sandbox);
                     match patient && holds {
-                        // One that holds nothing has nothing to be left alone for; it may never have heard its secret, because an
-                        // earlier agent died before it said it: nobody will ever be believed by it.
+                        // One without processes need not be left alone; it may never have received its secret, because an earlier
+                        // agent died before sending it: then it will never accept a connection.
                         false => {
                             self.end_shim(&sandbox.id).await;
                             return Ok(Reached::Dead);
@@ -274,7 +273,7 @@ impl Runtime {
         }
     }
 
-    /// Kills a shim that nobody goes on with, if there is one.
+    /// Kills an unusable shim, if there is one.
     async fn end_shim(&self, id: &str) {
         let cgroup = shim(id);
         let killed = self.blocking(move |inner| Ok(inner.tree.kill(&Kernel::new(&JournalWriter::none()), &cgroup)?));
@@ -283,7 +282,7 @@ impl Runtime {
         }
     }
 
-    /// Containers that the shim knows, or that have an exit record, exist; others were never made whole.
+    /// Containers that the shim knows, or with an exit record, exist; others were never completed.
     async fn take_over_containers(
         &self,
         sandbox: &Arc<Sandbox>,
@@ -308,7 +307,7 @@ impl Runtime {
                 continue;
             }
             if let Some(known) = known {
-                // The record is written while the start is asked for: only the shim knows whether it heard of it.
+                // The record is written while the start is requested: only the shim knows whether it received the request.
                 let started = started(known);
                 record.started = started.and(record.started).or(started);
             }
@@ -317,7 +316,7 @@ impl Runtime {
         }
     }
 
-    /// The shim is dead (or the machine was restarted): so must its processes be.
+    /// The shim is dead (or the machine was rebooted): its processes must be, too.
     async fn bury(&self, sandbox: &Arc<Sandbox>, record: &SandboxRecord) -> Result<()> {
         let spec = record.spec.clone();
         let killed = self.blocking(move |inner| {
@@ -340,7 +339,7 @@ impl Runtime {
     }
 }
 
-/// What is found of a sandbox at the start.
+/// What is found of a sandbox at startup.
 pub(super) struct Finding {
     id: String,
     record: Option<SandboxRecord>,
@@ -348,16 +347,16 @@ pub(super) struct Finding {
     lives: bool,
 }
 
-/// What came of calling a shim.
+/// The result of calling a shim.
 enum Reached {
     Alive(ShimState),
     Dead,
-    /// It lives, and nobody can speak to it: why.
+    /// It is alive but cannot be reached: the reason.
     Mute(String),
 }
 
 impl super::Inner {
-    /// Every sandbox that has a folder, a copy of one, or a shim that lives; damaged records are mended on the way.
+    /// Every sandbox with a folder, a copy of one, or a live shim; damaged records are repaired on the way.
     fn findings(&self) -> Vec<Finding> {
         let (folders, shims) = (&self.folders, self.tree.children(&CgroupName::new(SHIMS)));
         let living: BTreeSet<String> = shims.into_iter().filter(|id| self.shim_lives(id)).collect();
@@ -366,7 +365,7 @@ impl super::Inner {
         let ids: BTreeSet<String> = copied.chain(living.iter().cloned()).chain(kept.iter().cloned()).collect();
         let finding = |id: String| {
             let lives = living.contains(&id);
-            // A copy alone is what is left of a removal, unless somebody else has removed what it is a copy of.
+            // A copy alone is left by a removal, unless the original was removed externally.
             let record = (lives || kept.contains(&id)).then(|| folders.read_sandbox(&id)).flatten();
             Finding { id, record, lives }
         };

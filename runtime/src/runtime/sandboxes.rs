@@ -26,10 +26,10 @@ use podwright_sys::{Kernel, process};
 const SHUTDOWN: Duration = Duration::from_secs(30);
 
 impl Runtime {
-    /// Makes a sandbox ready: cgroup, shim, `pause` in its namespaces. A sandbox that is ready already is left alone.
+    /// Makes a sandbox ready: cgroup, shim, `pause` in its namespaces. Does nothing if it is ready already.
     ///
-    /// The steps: record it; make its cgroups and folders, start its shim; have the shim make `pause`. What fails half-way
-    /// is removed again. Errors: [`Error::Conflict`] if it was stopped, or its shim died: remove it first.
+    /// The steps: record it; create its cgroups and folders, start its shim; have the shim create `pause`. A partial creation is
+    /// removed again. Errors: [`Error::Conflict`] if it was stopped, or its shim died: remove it first.
     pub async fn run_sandbox(&self, spec: SandboxSpec, journal: &JournalWriter) -> Result<SandboxStatus> {
         check_name("sandbox id", &spec.id)?;
         sysctl::files(&spec)?;
@@ -104,11 +104,11 @@ impl Runtime {
         })
     }
 
-    /// Connects to a sandbox's shim (`made`: the secret of one that we have just started), asks it the first thing, and listens to it
-    /// from now on.
+    /// Connects to a sandbox's shim (`made`: the secret of one just started), sends its first request, and receives its events from
+    /// now on.
     ///
-    /// It is asked in the newest version of the protocol; one that hangs up on that has done nothing, and is asked in the one before.
-    /// Errors: [`Error::Protocol`] if it lives, and hangs up on each of them.
+    /// The request uses the newest protocol version; a shim that closes the connection on it has done nothing, and is asked with
+    /// the previous version. Errors: [`Error::Protocol`] if it is alive, and closes the connection on each.
     pub(super) async fn connect(
         &self,
         sandbox: &Arc<Sandbox>,
@@ -120,7 +120,7 @@ impl Runtime {
         let run = self.0.folders.run(&sandbox.id);
         for version in (OLDEST..=VERSION).rev() {
             let (messages, heard) = mpsc::unbounded_channel();
-            // It is paired once, whatever becomes of what it is asked then.
+            // It is paired once, whatever the outcome of the following request.
             let first = made.clone().filter(|_| version == VERSION);
             let (of, is_first) = (sandbox.id.clone(), first.is_some());
             let secret = match first {
@@ -155,7 +155,7 @@ impl Runtime {
         Err(Error::Protocol(sandbox.id.clone()))
     }
 
-    /// Takes over what the shim says about its sandbox.
+    /// Takes over the shim's state of its sandbox.
     pub(super) fn adopt(&self, sandbox: &Sandbox, answer: Answer, mut fds: Vec<OwnedFd>) -> ShimState {
         let Answer::State(known) = answer else { return ShimState::default() };
         let mut state = sandbox.state();
@@ -169,7 +169,8 @@ impl Runtime {
         known
     }
 
-    /// Whether containers of this sandbox can have AppArmor profiles: a shim of an earlier release sets none.
+    /// Whether containers of this sandbox can have AppArmor profiles: shims of earlier releases set none. Fails if the sandbox is
+    /// unknown.
     pub fn sets_app_armor(&self, sandbox: &str) -> Result<bool> {
         Ok(self.get(sandbox)?.state().app_armor)
     }
@@ -193,7 +194,7 @@ impl Runtime {
         self.end_sandbox(&sandbox, journal).await
     }
 
-    /// Stops it and removes all that is left of it, its containers included. Logs are the caller's.
+    /// Stops it and removes everything left of it, including its containers. Logs are the caller's.
     pub async fn remove_sandbox(&self, sandbox: &str, journal: &JournalWriter) -> Result<()> {
         self.clear_lost(sandbox, journal).await?;
         let Some(sandbox) = self.find(sandbox) else { return Ok(()) };
@@ -206,14 +207,14 @@ impl Runtime {
         Ok(())
     }
 
-    /// Ends the shim with all its processes. Its turn is held by the caller.
+    /// Ends the shim with all its processes. The caller holds its turn.
     pub(super) async fn end_sandbox(&self, sandbox: &Arc<Sandbox>, journal: &JournalWriter) -> Result<()> {
         let mut errors = Errors::default();
         let record = {
             let mut state = sandbox.state();
             state.record.stopped = true;
             state.netns = None;
-            // Nobody brings it back from here on.
+            // It is not restored from here on.
             state.shm = None;
             state.record.clone()
         };
@@ -234,7 +235,7 @@ impl Runtime {
         errors.result()
     }
 
-    /// [`Runtime::end_sandbox`], then its folders: what its containers have left is put aside.
+    /// [`Runtime::end_sandbox`], then its folders: what its containers have left is moved aside.
     pub(super) async fn clear_sandbox(&self, sandbox: &Arc<Sandbox>, journal: &JournalWriter) -> Result<()> {
         let mut errors = Errors::default();
         errors.note(self.end_sandbox(sandbox, journal).await);
@@ -248,7 +249,7 @@ impl Runtime {
         errors.result()
     }
 
-    /// Containers of a shim that is gone have ended, and nobody saw how.
+    /// Containers of a lost shim have exited with unknown result.
     pub(super) fn mark_unknown(&self, sandbox: &Sandbox) {
         let mut ended = Vec::new();
         for container in sandbox.state().containers.values_mut() {
@@ -272,7 +273,7 @@ impl Runtime {
         }
     }
 
-    /// Sets other limits for a sandbox as a whole, in place, durably. Returns those that cannot be enforced.
+    /// Changes the limits of a whole sandbox, in place, durably. Returns those that cannot be enforced.
     pub async fn update_sandbox(
         &self,
         id: &str,
@@ -297,7 +298,7 @@ impl Runtime {
         Ok(unenforced)
     }
 
-    /// Whoever had the turn before may have removed the sandbox: then nothing more is written for it.
+    /// The previous holder of the turn may have removed the sandbox: then nothing more is written for it.
     pub(super) fn must_be(&self, sandbox: &Arc<Sandbox>) -> Result<()> {
         match self.find(&sandbox.id) {
             Some(found) if Arc::ptr_eq(&found, sandbox) => Ok(()),
@@ -305,7 +306,7 @@ impl Runtime {
         }
     }
 
-    /// Notes another annotation with a sandbox, durably.
+    /// Stores another annotation with a sandbox, durably.
     pub async fn annotate_sandbox(&self, id: &str, annotation: String) -> Result<()> {
         let sandbox = self.get(id)?;
         let _turn = sandbox.turn.lock().await;
@@ -317,7 +318,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// Usage of a sandbox and all in it.
+    /// Usage of a sandbox and everything in it.
     pub async fn sandbox_stats(&self, sandbox: &str) -> Result<Stats> {
         let sandbox = self.get(sandbox)?;
         let path = self.0.tree.path(&sandbox.state().record.spec.cgroup);
@@ -325,7 +326,7 @@ impl Runtime {
     }
 }
 
-/// Upstream's words for an end that nobody saw.
+/// Upstream's words for an unobserved exit.
 fn unknown() -> Exit {
     Exit {
         code: 137,
@@ -337,7 +338,7 @@ fn unknown() -> Exit {
 }
 
 impl Inner {
-    /// Makes the cgroups and folders of a sandbox and starts its shim, which listens at once, and knows us by the secret.
+    /// Creates the cgroups and folders of a sandbox and starts its shim, which listens at once, and authenticates us by the secret.
     fn start_shim(&self, spec: &SandboxSpec, journal: &JournalWriter) -> Result<(OwnedFd, Secret)> {
         let kernel = Kernel::new(journal);
         let pod = self.tree.make(&kernel, &spec.cgroup)?;
@@ -361,7 +362,7 @@ impl Inner {
         Ok((pidfd, secret))
     }
 
-    /// Removes what a sandbox has in the kernel: processes, cgroups, the `/dev/shm` mount.
+    /// Removes a sandbox's kernel state: processes, cgroups, the `/dev/shm` mount.
     pub(super) fn sweep(&self, spec: &SandboxSpec, journal: &JournalWriter) -> Result<()> {
         let kernel = Kernel::new(journal);
         let mut errors = Errors::default();
@@ -370,7 +371,7 @@ impl Inner {
         errors.result()
     }
 
-    /// Removes a shim and what is mounted for its sandbox.
+    /// Removes a shim and the mounts for its sandbox.
     pub(super) fn sweep_shim(&self, id: &str, kernel: &Kernel) -> Result<()> {
         let mut errors = Errors::default();
         errors.note(self.tree.remove(kernel, &shim(id)));

@@ -1,4 +1,4 @@
-//! Whether this machine can give sandboxes users of their own: all that it takes, tried for real.
+//! Tests whether this machine supports user namespaces for sandboxes, by trying everything needed.
 
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,11 +10,11 @@ use crate::shim::child::users;
 use crate::spec::IdRange;
 use podwright_sys::{Kernel, SysResult, mount, process};
 
-/// Any range: nobody ever has it, as no file of its users is left.
+/// Any range: no file with its ids remains.
 const RANGE: IdRange = IdRange { host: 0x7000_0000, size: 1 << 16 };
 
-/// Tries a user namespace, and through its mapping the folder `state`, a tmpfs, and an overlay of a layer in `state`. Errors:
-/// which of them cannot be had, and why.
+/// Tries a user namespace, and idmapped mounts of the folder `state`, a tmpfs, and an overlay of a layer in `state`. Fails with
+/// what is not supported, and why.
 pub fn try_users(state: &Path) -> Result<(), String> {
     let kernel = Kernel::new(&JournalWriter::none());
     let (pid, pidfd) = kernel
@@ -23,7 +23,7 @@ pub fn try_users(state: &Path) -> Result<(), String> {
     let tried = users::map(&kernel, pid, RANGE)
         .map_err(|e| format!("no users can be mapped: {e}"))
         .and_then(|()| process::namespace_of(pid, "user").map_err(|e| format!("no user namespace can be opened: {e}")))
-        // On a thread of its own, which ends with the mount namespace that it makes.
+        // On its own thread, which ends with the mount namespace that it creates.
         .and_then(|users| {
             thread::scope(|scope| {
                 let trial = scope.spawn(|| try_mounts(&kernel, state, users.as_fd()));

@@ -1,4 +1,4 @@
-//! Usage of all that runs, read at once.
+//! Usage of everything running, read at once.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,8 +8,8 @@ use crate::spec::{Measured, RunningUsage, Usage};
 use crate::{Result, cgroup, usage};
 
 impl Runtime {
-    /// The counters of the machine and of every running container, each with the moment at which it was read. A container
-    /// whose CPU time cannot be read is left out: it is about to go.
+    /// The counters of the machine and of every running container, each with the time of reading. A container whose CPU time cannot
+    /// be read is left out: it is about to exit.
     pub async fn usage(&self) -> Result<Measured> {
         let sandboxes: Vec<Arc<Sandbox>> = self.sandboxes().values().cloned().collect();
         self.blocking(move |inner| {

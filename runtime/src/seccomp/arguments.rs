@@ -1,10 +1,10 @@
-//! How many bits of its arguments the kernel takes: what lies above them must not fool a filter.
+//! How many bits of each argument the kernel uses: the bits above them must not mislead a filter.
 //!
 //! A register has 64 bits, `socket(int family, ..)` takes 32 of them: to the kernel `40 | 1 << 32` is family 40. A rule that
-//! compares all 64, as libseccomp's do, takes it for something else, and lets AF_VSOCK pass (flatpak's CVE-2019-10063 is this,
-//! with `ioctl`). So a rule compares exactly what the kernel takes.
+//! compares all 64, as libseccomp's do, does not match it, and lets AF_VSOCK pass (flatpak's CVE-2019-10063 is the same with
+//! `ioctl`). So a rule compares exactly the bits that the kernel uses.
 
-/// How wide an argument is in the kernel.
+/// The width of an argument in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Width {
     /// `unsigned long`, `size_t`, `loff_t`, a pointer.
@@ -15,8 +15,8 @@ pub enum Width {
     Mode,
 }
 
-/// The arguments that are narrower than a register, by system call, sorted. As Linux 6.18 declares them (the `sys_enter_*`
-/// formats of tracefs tell); `clone` declares more than it takes: the lower half of its flags.
+/// The arguments narrower than a register, by system call, sorted. As declared by Linux 6.18 (see tracefs's `sys_enter_*` formats);
+/// of `clone` only the lower half of the flags is used.
 #[rustfmt::skip]
 const NARROW: &[(&str, &[usize])] = &[
     ("accept", &[0]), ("accept4", &[0, 3]), ("access", &[1]), ("add_key", &[4]), ("alarm", &[0]),
@@ -85,14 +85,14 @@ const NARROW: &[(&str, &[usize])] = &[
     ("waitid", &[0, 1, 3]), ("write", &[0]),
 ];
 
-/// Those among them that are a file's mode, of 16 bits.
+/// Those that are a file mode, of 16 bits.
 #[rustfmt::skip]
 const MODES: &[(&str, usize)] = &[
     ("chmod", 1), ("creat", 1), ("fchmod", 1), ("fchmodat", 2), ("fchmodat2", 2), ("mkdir", 1), ("mkdirat", 2),
     ("mknod", 1), ("mknodat", 2), ("mq_open", 2), ("open", 2), ("openat", 3),
 ];
 
-/// The width of an argument (from 0) of a system call.
+/// The width of an argument (counted from 0) of a system call.
 pub fn width(call: &str, index: usize) -> Width {
     if MODES.contains(&(call, index)) {
         return Width::Mode;

@@ -1,8 +1,8 @@
 //! The default profile: equal in effect to containerd's `RuntimeDefault`.
 //!
-//! What is not listed fails with EPERM. `clone3` fails with ENOSYS, so that libc falls back to `clone`, whose flags a
-//! filter can see: without CAP_SYS_ADMIN no namespace may be made. No rings of io_uring, no AF_VSOCK, no AF_ALG, no delegations, no
-//! flags and projects of files, no namespaces by a pidfd.
+//! Unlisted calls fail with EPERM. `clone3` fails with ENOSYS, so that libc falls back to `clone`, whose flags a filter can see:
+//! without CAP_SYS_ADMIN no namespace may be created. Also denied: io_uring, AF_VSOCK, AF_ALG, delegations, changing file flags and
+//! projects, namespaces through a pidfd.
 
 use std::collections::HashSet;
 
@@ -13,22 +13,22 @@ use oci_spec::runtime::{
 
 use super::floor;
 
-/// Every `CLONE_NEW*` flag that `clone` knows.
+/// Every `CLONE_NEW*` flag of `clone`.
 const NAMESPACE_FLAGS: u64 = 0x7E02_0000;
-/// The kernel's ciphers: surface that nobody needs, by which page cache was written that containers share (CVE-2026-31431).
+/// The kernel's crypto API: unnecessary attack surface, which allowed writing to page cache shared by containers (CVE-2026-31431).
 const AF_ALG: u64 = 38;
-/// Sockets to the hypervisor see through every container.
+/// Sockets to the hypervisor ignore container boundaries.
 const AF_VSOCK: u64 = 40;
 
-/// A delegation of a file or directory (Linux 6.19): whoever renames or removes it, changes its mode, or makes something in it,
-/// the agent in a volume too, waits for the holder, again and again, and cannot ask not to: unlike with a lease (`sys::shared`).
+/// A delegation of a file or directory (Linux 6.19): renaming or removing it, changing its mode, or creating something in it blocks
+/// on the holder, repeatedly, also for the agent in a volume, and cannot be made non-blocking, unlike with a lease (`sys::shared`).
 const F_SETDELEG: u64 = 1024 + 16;
 
-/// `FS_IOC_SETFLAGS` and `FS_IOC_FSSETXATTR` (`chattr -P`, `chattr -p`) take a file out of its project, and so out of the count of
-/// the Pod's disk. As the lower halves of requests, their types and numbers: above these are an argument's size and direction, which
-/// differ for programs of 32 and 64 bits. Sorted.
+/// `FS_IOC_SETFLAGS` and `FS_IOC_FSSETXATTR` (`chattr -P`, `chattr -p`) remove a file from its project, and so from the Pod's disk
+/// usage. Only the requests' lower halves, type and number: the upper halves contain the argument's size and direction, which
+/// differ between 32-bit and 64-bit programs. Sorted.
 const SET_ATTRIBUTES: &[u64] = &[(b'X' as u64) << 8 | 32, (b'f' as u64) << 8 | 2];
-/// The bits of a request that hold its type and number.
+/// The bits of a request with its type and number.
 const REQUEST_BITS: u32 = 16;
 
 /// Allowed to everyone, by subject.
@@ -82,7 +82,7 @@ const ALLOWED: &[&str] = &[
     "getrandom", "sysinfo", "uname",
 ];
 
-/// Allowed to those who have a capability.
+/// Allowed with a capability.
 const ALLOWED_WITH: &[(Capability, &[&str])] = &[
     (Capability::DacReadSearch, &["open_by_handle_at"]),
     (
@@ -117,7 +117,7 @@ const ALLOWED_WITH: &[(Capability, &[&str])] = &[
             "unshare",
         ],
     ),
-    // Who asks for it is to set flags of files.
+    // Allows setting file flags.
     (Capability::LinuxImmutable, &["ioctl"]),
     (Capability::SysBoot, &["reboot"]),
     (Capability::SysChroot, &["chroot"]),
@@ -139,7 +139,7 @@ pub fn default_seccomp(capabilities: &HashSet<Capability>) -> LinuxSeccomp {
     for persona in [0x0, 0x8, 0x2_0000, 0x2_0008, 0xffff_ffff] {
         rules.push(allow(&["personality"], Some(argument(0, LinuxSeccompOperator::ScmpCmpEq, persona, None))));
     }
-    // Conditions of one rule must all hold, rules stand beside each other: so ranges, where "neither of the two" is meant.
+    // Conditions of one rule are combined by AND, rules by OR: so ranges express "neither of the two".
     let (below, between, above) =
         (LinuxSeccompOperator::ScmpCmpLt, LinuxSeccompOperator::ScmpCmpEq, LinuxSeccompOperator::ScmpCmpGt);
     for (op, family) in [(below, AF_ALG), (between, AF_ALG + 1), (above, AF_VSOCK)] {
@@ -173,13 +173,13 @@ pub fn default_seccomp(capabilities: &HashSet<Capability>) -> LinuxSeccomp {
         .expect("all required fields are set")
 }
 
-/// Masks, and what is left under each of them of those numbers of so many bits that are not among `values` (sorted): of a rule's
-/// conditions for one argument no two can be asked for, so a range with holes cannot be told as one.
+/// Masks and values that match the numbers of this many bits that are not among `values` (sorted): a rule cannot have two
+/// conditions for one argument, so a range with holes cannot be expressed directly.
 fn all_but(values: &[u64], bits: u32) -> Vec<(u64, u64)> {
     let (mut masks, mut left) = (Vec::new(), vec![(values, bits)]);
     while let Some((values, bits)) = left.pop() {
         let (Some(&any), Some(bit)) = (values.first(), bits.checked_sub(1)) else { continue };
-        // What these have in common above the bit.
+        // Their common bits above this one.
         let above = any >> bits << bits;
         let (without, with) = values.split_at(values.partition_point(|value| value >> bit & 1 == 0));
         for (half, own) in [(with, 1 << bit), (without, 0)] {
@@ -189,7 +189,7 @@ fn all_but(values: &[u64], bits: u32) -> Vec<(u64, u64)> {
             }
         }
     }
-    // The register's other bits are anything.
+    // The register's other bits do not matter.
     masks.into_iter().map(|(mask, rest)| (mask & ((1 << bits) - 1), rest)).collect()
 }
 
@@ -197,7 +197,7 @@ fn allow(names: &[&str], arg: Option<LinuxSeccompArg>) -> LinuxSyscall {
     syscall(names, LinuxSeccompAction::ScmpActAllow, arg)
 }
 
-/// As on a kernel that does not have it.
+/// As on a kernel without it.
 fn unknown(name: &str, arg: Option<LinuxSeccompArg>) -> LinuxSyscall {
     let mut refused = syscall(&[name], LinuxSeccompAction::ScmpActErrno, arg);
     refused.set_errno_ret(Some(libc::ENOSYS as u32));

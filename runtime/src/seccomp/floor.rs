@@ -1,23 +1,24 @@
-//! What no profile gives away: calls by which who has no capability gets at what is another's, or looks into it.
+//! System calls that no profile can allow: those by which a process without capabilities could access or inspect what belongs to
+//! others.
 //!
-//! A user namespace belongs to the user that has made it, and whoever is that user outside of it has every capability in it
-//! (user_namespaces(7)): root's are root's in every Pod that has the host's users. What keeps Pods out of each other's, and out of
-//! those of the host's users, is that none can be named. So a profile that a Pod chooses does not get it there either.
+//! A user namespace belongs to its creator, and a process with that uid outside has every capability in it (user_namespaces(7)):
+//! root's namespaces are accessible to root in every Pod in the host's user namespace. Pods cannot access each other's, and those
+//! of the host's users, only because they cannot name them. So a profile chosen by a Pod must not make that possible.
 //!
-//! On the floor is, of all system calls, what names something of the host's or of another Pod's without a path that the container
-//! has, and what the kernel then gives by uid alone:
-//! - namespaces: by number, by handle, by a pidfd, or one after the other;
-//! - processes of other PID namespaces, by a pidfd that came through a socket (SO_PEERPIDFD, SCM_PIDFD): their descriptors and
-//!   their memory. Other calls that take a pidfd ask where it is from (pidfd_send_signal(2)), are for children (waitid(2)) or for
-//!   who dies anyway (process_mrelease(2)); those that take a number (ptrace(2), process_vm_readv(2), kcmp(2)) find no others;
-//! - keyrings: they are a uid's, in a user namespace;
-//! - what is the machine's and has no owner: the kernel's log, file systems by the number of their device.
+//! The floor covers all system calls that name something of the host or another Pod without a path in the container, and that the
+//! kernel then permits by uid alone:
+//! - namespaces: by number, by handle, by a pidfd, or by enumeration;
+//! - processes of other PID namespaces, by a pidfd received through a socket (SO_PEERPIDFD, SCM_PIDFD): their descriptors and their
+//!   memory. Other calls that take a pidfd check its PID namespace (pidfd_send_signal(2)), are for children (waitid(2)) or for
+//!   dying processes (process_mrelease(2)); those that take a pid (ptrace(2), process_vm_readv(2), kcmp(2)) find no others;
+//! - keyrings: they belong to a uid in a user namespace;
+//! - unowned machine-wide things: the kernel log, file systems by the number of their device.
 //!
-//! Not on the floor: what asks for a capability over the machine whoever calls (modules, kexec, swap, clocks, ports, quotas of
-//! others); bpf(2), perf_event_open(2) and fanotify_init(2), which without one see the caller's own, as far as the host's sysctls
-//! say; userfaultfd(2) and io_uring, which are of the caller's own memory and files (io_uring's requests pass filters by, but no row
-//! here is one of them); user namespaces and mounts of a container's own, for which such profiles are written: what is mounted over
-//! for it is locked, and its cgroups are bounded (`cgroup`). They are ways to bugs of the kernel, not to other Pods.
+//! Not covered: calls that always require a capability over the machine (modules, kexec, swap, clocks, ports, others' quotas);
+//! bpf(2), perf_event_open(2) and fanotify_init(2), which without one only see the caller's own, subject to the host's sysctls;
+//! userfaultfd(2) and io_uring, which concern the caller's own memory and files (io_uring's requests bypass filters, but no row
+//! here is one of them); a container's own user namespaces and mounts, for which such profiles are written: masks over its mounts
+//! are locked, and its cgroups are bounded (`cgroup`). They expose kernel bugs, not other Pods.
 
 use caps::Capability::{self, CAP_DAC_READ_SEARCH, CAP_SYS_ADMIN, CAP_SYS_PTRACE, CAP_SYSLOG};
 use oci_spec::runtime::{LinuxSeccomp, LinuxSeccompAction, LinuxSeccompArg, LinuxSyscall};
@@ -26,27 +27,27 @@ use seccompiler::{SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompConditio
 use super::{FIRST_FOREIGN, Program, Rules, action, comparison, program, table};
 use crate::{Error, Result};
 
-/// A call, its number, who is given it, and what it fails with for others.
+/// A call, its number, who may use it, and the error for others.
 struct Row {
     name: &'static str,
     number: i64,
-    /// One of these is enough.
+    /// Any one of these suffices.
     needs: &'static [Capability],
-    /// What those have to do with it who have users of their own.
+    /// The effect of those capabilities in a user namespace.
     own_users: OwnUsers,
-    /// The requests that it is about, if it is ioctl(2): types and numbers.
+    /// For ioctl(2), the affected requests: types and numbers.
     requests: &'static [u64],
     errno: i32,
 }
 
-/// A capability of theirs is one over their own namespaces.
+/// A capability in a user namespace only covers its own namespaces.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum OwnUsers {
-    /// It is no other for them.
+    /// No difference.
     AsOthers,
-    /// What it gives is their own.
+    /// It only accesses their own things: allowed.
     Given,
-    /// What it gives is the host's.
+    /// It accesses the host's things: refused.
     Refused,
 }
 
@@ -69,39 +70,39 @@ impl Row {
     }
 }
 
-/// `PIDFD_GET_*_NAMESPACE` (linux/pidfd.h) give namespaces of whoever a pidfd is of, `NS_MNT_GET_NEXT` and `NS_MNT_GET_PREV`
-/// (linux/nsfs.h) the mount namespaces that there are, one after the other. The lower halves of the requests.
+/// `PIDFD_GET_*_NAMESPACE` (linux/pidfd.h) return the namespaces of a pidfd's process, `NS_MNT_GET_NEXT` and `NS_MNT_GET_PREV`
+/// (linux/nsfs.h) enumerate mount namespaces. The lower halves of the requests.
 pub(super) const NAMESPACES: &[u64] =
     &[0xb70b, 0xb70c, 0xff01, 0xff02, 0xff03, 0xff04, 0xff05, 0xff06, 0xff07, 0xff08, 0xff09, 0xff0a];
-/// The half that a request is known by.
+/// The half that identifies a request.
 pub(super) const REQUEST: u64 = 0xffff;
 
 const FLOOR: &[Row] = &[
-    // Namespaces have file handles (Linux 6.18), and their numbers are small. Older kernels ask for this capability.
+    // Namespaces have file handles (Linux 6.18), and their numbers are small. Older kernels require this capability.
     Row::new("open_by_handle_at", libc::SYS_open_by_handle_at, &[CAP_DAC_READ_SEARCH], libc::EPERM),
     Row::new("setns", libc::SYS_setns, &[CAP_SYS_ADMIN], libc::EPERM),
-    // They take the number of any mount namespace; libc and util-linux do without where a kernel does not have them.
+    // They accept the number of any mount namespace; libc and util-linux fall back on kernels without them.
     Row::new("statmount", 457, &[CAP_SYS_ADMIN], libc::ENOSYS),
     Row::new("listmount", 458, &[CAP_SYS_ADMIN], libc::ENOSYS),
-    // Lists namespaces of whomever the caller is (Linux 6.19).
+    // Lists the namespaces of the caller's uid (Linux 6.19).
     Row::new("listns", 470, &[CAP_SYS_ADMIN], libc::ENOSYS),
-    // Whoever has met such a request's refusal on an older kernel does without.
+    // Programs that handle older kernels' refusal of such a request have a fallback.
     Row { requests: NAMESPACES, ..Row::new("ioctl", libc::SYS_ioctl, &[CAP_SYS_ADMIN, CAP_SYS_PTRACE], libc::ENOSYS) },
     Row::new("pidfd_getfd", libc::SYS_pidfd_getfd, &[CAP_SYS_PTRACE], libc::EPERM),
     Row::new("process_madvise", libc::SYS_process_madvise, &[CAP_SYS_PTRACE], libc::EPERM),
-    // As of a kernel without keyrings, which programs are used to.
+    // As on a kernel without keyrings, which programs handle.
     Row::new("add_key", libc::SYS_add_key, &[CAP_SYS_ADMIN], libc::ENOSYS).with(OwnUsers::Given),
     Row::new("keyctl", libc::SYS_keyctl, &[CAP_SYS_ADMIN], libc::ENOSYS).with(OwnUsers::Given),
-    // It has the kernel run a program of the host's, as root, with words of the caller's.
+    // Makes the kernel run a host program as root, with arguments of the caller.
     Row::new("request_key", libc::SYS_request_key, &[CAP_SYS_ADMIN], libc::ENOSYS).with(OwnUsers::Refused),
-    // Not every host has `kernel.dmesg_restrict`.
+    // Not every host sets `kernel.dmesg_restrict`.
     Row::new("syslog", libc::SYS_syslog, &[CAP_SYSLOG, CAP_SYS_ADMIN], libc::EPERM).with(OwnUsers::Refused),
     #[cfg(target_arch = "x86_64")]
     Row::new("ustat", libc::SYS_ustat, &[CAP_SYS_ADMIN], libc::ENOSYS).with(OwnUsers::Refused),
 ];
 
-/// The filters to load beside those of `profile`, for a process with this bounding set, and users of its own or not: none where the
-/// profile refuses all of it by itself.
+/// The filters to load in addition to `profile`, for a process with this bounding set, with or without a user namespace: none if
+/// the profile refuses everything by itself.
 pub(super) fn floor(profile: &LinuxSeccomp, bounding: u64, own_users: bool, flags: u32) -> Result<Vec<Program>> {
     let lacking = || FLOOR.iter().filter(|row| !row.is_given(bounding, own_users));
     if !lacking().any(|row| lets_pass(profile, row)) {
@@ -120,7 +121,7 @@ pub(super) fn floor(profile: &LinuxSeccomp, bounding: u64, own_users: bool, flag
     Ok(programs)
 }
 
-/// The rules by which a row's requests are known; without any it is the call whatever its arguments.
+/// The rules that match a row's requests; without any, the call with all arguments.
 fn requests(row: &Row) -> Result<Vec<SeccompRule>> {
     let invalid = |e: seccompiler::BackendError| Error::Invalid(format!("seccomp rule: {e}"));
     let known = |request: &u64| {
@@ -131,14 +132,14 @@ fn requests(row: &Row) -> Result<Vec<SeccompRule>> {
     row.requests.iter().map(known).collect()
 }
 
-/// Whether a profile lets a call through, be it with some arguments alone.
+/// Whether a profile allows a call, at least with some arguments.
 fn lets_pass(profile: &LinuxSeccomp, row: &Row) -> bool {
     let passes = |action| {
         use LinuxSeccompAction::*;
         matches!(action, ScmpActAllow | ScmpActLog | ScmpActTrace | ScmpActNotify)
     };
     let rules = || profile.syscalls().iter().flatten().filter(|rule| rule.names().iter().any(|n| n == row.name));
-    // What is not compiled refuses nothing: rules that do what is done anyway, and those of calls that no table has.
+    // Rules that are not compiled have no effect: those equal to the default, and those of unknown calls.
     let default = action(profile.default_action(), profile.default_errno_ret()).ok();
     let is_known = table::number(row.name) == Some(row.number);
     let refuses = |rule: &LinuxSyscall| {
@@ -155,7 +156,7 @@ fn lets_pass(profile: &LinuxSeccomp, row: &Row) -> bool {
     }
 }
 
-/// Whether a rule is about a call with this request: `surely`, or else perhaps, as with other arguments it may not be.
+/// Whether a rule matches a call with this request: `surely`, or otherwise possibly, depending on other arguments.
 fn is_about(rule: &LinuxSyscall, request: Option<u64>, surely: bool) -> bool {
     let is_met = |arg: &LinuxSeccompArg| match request.filter(|_| arg.index() == 1) {
         Some(request) => is_met(comparison(arg), request, surely),
@@ -164,12 +165,12 @@ fn is_about(rule: &LinuxSyscall, request: Option<u64>, surely: bool) -> bool {
     let mut conditions = rule.args().iter().flatten();
     match surely {
         true => conditions.all(is_met),
-        // Two of one argument mean either.
+        // Two conditions on one argument are alternatives.
         false => rule.args().iter().flatten().next().is_none() || conditions.any(is_met),
     }
 }
 
-/// Above a request's lower half is an argument's size, which may be any.
+/// The upper half of a request contains the argument's size, which may be any.
 fn is_met((op, value): (SeccompCmpOp, u64), request: u64, surely: bool) -> bool {
     let may_be = |mask: u64| request & mask & REQUEST == value & REQUEST;
     match op {

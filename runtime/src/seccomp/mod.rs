@@ -1,8 +1,8 @@
 //! Seccomp: OCI profiles compiled to BPF, and the default profile.
 //!
-//! Profiles mean what they mean to runc, but for one thing: an argument is compared as wide as the kernel takes it (see
-//! [`arguments`]), where libseccomp compares the whole register and lets `socket(40 | 1 << 32)` pass as no AF_VSOCK. Other ABIs
-//! of the machine get nowhere: i386's calls kill, x32's fail with ENOSYS as on a kernel that does not have them.
+//! Profiles mean the same as in runc, with one exception: arguments are compared in the width that the kernel uses (see
+//! [`arguments`]), where libseccomp compares the whole register and does not recognize `socket(40 | 1 << 32)` as AF_VSOCK. The
+//! machine's other ABIs are blocked: i386 calls kill the process, x32 calls fail with ENOSYS as on a kernel without x32.
 
 mod arguments;
 mod default;
@@ -24,7 +24,7 @@ use crate::{Error, Result};
 use arguments::Width;
 pub use default::default_seccomp;
 
-/// One filter: `struct sock_filter`s as bytes, and the flags to load it with.
+/// One filter: `struct sock_filter`s as bytes, and its load flags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     pub bytes: Vec<u8>,
@@ -33,16 +33,16 @@ pub struct Program {
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// Compiles a profile to filters, in the order in which they are to be loaded.
+/// Compiles a profile to filters, in loading order.
 ///
-/// A filter knows two actions only. So each action other than the default and ALLOW gets a filter of its own, in which
-/// everything else is allowed; the last filter has the default action and allows what any rule mentions. The kernel obeys
-/// the strictest. Unknown system calls are skipped, as libseccomp does. Those that are newer than all that the profile names
-/// fail with ENOSYS instead of its errno, as runc has it: libc then tries older ones. Errors: notify, a profile that does not
-/// fit, a value that an argument cannot have.
+/// A filter has only two actions. So each action other than the default and ALLOW gets its own filter, which allows everything
+/// else; the last filter has the default action and allows everything mentioned by any rule. The kernel applies the strictest
+/// result. Unknown system calls are skipped, as in libseccomp. Calls newer than all those in the profile fail with ENOSYS instead
+/// of its errno, as in runc: libc then falls back to older ones. Errors: notify, a profile that is too large, an impossible
+/// argument value.
 ///
-/// `bounding`: the capabilities that such a process may have at most, as a mask, `own_users`: whether it has users of its own; some
-/// calls are given to some alone, whatever the profile says: see [`floor`].
+/// `bounding`: the maximum capabilities of the process, as a mask; `own_users`: whether it has a user namespace. Some calls are
+/// restricted whatever the profile says: see [`floor`].
 pub fn compile(profile: &LinuxSeccomp, bounding: u64, own_users: bool) -> Result<Vec<Program>> {
     let default = action(profile.default_action(), profile.default_errno_ret())?;
     let mut groups: Vec<(SeccompAction, Rules)> = Vec::new();
@@ -80,10 +80,10 @@ pub fn compile(profile: &LinuxSeccomp, bounding: u64, own_users: bool) -> Result
     Ok(all)
 }
 
-/// The first number of x32's calls; no ABI of ours reaches it (-1 is what a tracer makes of a call that it skips).
+/// The first number of x32's calls, above all supported ABIs (-1 is a call skipped by a tracer).
 const FIRST_FOREIGN: u32 = 0x4000_0000;
 
-/// `unknown`: from this number on the answer is ENOSYS.
+/// `unknown`: from this number on the result is ENOSYS.
 fn program(
     mut rules: Rules,
     otherwise: SeccompAction,
@@ -105,15 +105,15 @@ fn program(
     Ok(Program { bytes: bytes.collect(), flags })
 }
 
-/// What seccompiler makes of rules: one after the other.
+/// seccompiler's translation of rules: one after the other.
 fn conditional(rules: Rules, otherwise: SeccompAction, matched: SeccompAction) -> Result<BpfProgram> {
     let invalid = |e: seccompiler::BackendError| Error::Invalid(format!("seccomp profile: {e}"));
     SeccompFilter::new(rules, otherwise, matched, ARCH).map_err(invalid)?.try_into().map_err(invalid)
 }
 
-/// The answer to system calls that match whatever their arguments, as ranges of their numbers (sorted), and ENOSYS from
-/// `unknown` on; all others fall through to what follows. Whenever a filter is loaded, the kernel tries it on every number there
-/// is: rule by rule that takes most of a millisecond of a container's start.
+/// The result for system calls that match with any arguments, as ranges of their numbers (sorted), and ENOSYS from `unknown` on;
+/// others fall through to what follows. When a filter is loaded, the kernel evaluates it for every number: rule by rule that takes
+/// most of a millisecond of a container's start.
 fn shortcut(numbers: &[u32], answer: u32, unknown: u32) -> BpfProgram {
     // Offsets in `struct seccomp_data`.
     const NUMBER: u32 = 0;
@@ -133,7 +133,7 @@ fn shortcut(numbers: &[u32], answer: u32, unknown: u32) -> BpfProgram {
             checks.extend([jump(libc::BPF_JGE, first, 0, 2), jump(libc::BPF_JGT, last, 1, 0), give.clone()]);
         }
     }
-    // Another architecture's numbers mean something else: what follows refuses it.
+    // Numbers of another architecture mean other calls: the next part refuses it.
     let past = jump(libc::BPF_JA, checks.len() as u32 + 1, 0, 0);
     let mut program = vec![load(ARCHITECTURE), jump(libc::BPF_JEQ, AUDIT_ARCH, 1, 0), past, load(NUMBER)];
     program.extend(checks);
@@ -168,7 +168,7 @@ fn add_rules(rules: &mut Rules, syscall: &LinuxSyscall) -> Result<()> {
     for (name, number) in numbers {
         let conditions = syscall.args().iter().flatten().map(|arg| condition(name, arg)).collect::<Result<Vec<_>>>()?;
         let same = rules.get(&number);
-        // No rule at all means: whatever the arguments. Once that is said, conditions add nothing.
+        // An empty list of rules means any arguments; further conditions then have no effect.
         if same.is_some_and(|r| r.is_empty()) {
             continue;
         }
@@ -176,7 +176,7 @@ fn add_rules(rules: &mut Rules, syscall: &LinuxSyscall) -> Result<()> {
         if conditions.is_empty() {
             entry.clear();
         }
-        // runc: who says something twice about one argument means either.
+        // As in runc: several conditions on one argument are alternatives.
         let mut seen = [false; ARGUMENTS];
         let twice =
             syscall.args().iter().flatten().any(|a| seen.get_mut(a.index()).is_some_and(|s| mem::replace(s, true)));
@@ -188,17 +188,17 @@ fn add_rules(rules: &mut Rules, syscall: &LinuxSyscall) -> Result<()> {
     Ok(())
 }
 
-/// A system call has no more.
+/// The maximum for a system call.
 const ARGUMENTS: usize = 6;
 
-/// One comparison, of exactly those bits that the kernel takes.
+/// One comparison, of exactly the bits that the kernel uses.
 fn condition(call: &str, arg: &LinuxSeccompArg) -> Result<SeccompCondition> {
     let invalid = |why: String| Error::Invalid(format!("seccomp profile: {call}: argument {}: {why}", arg.index()));
     let index = u8::try_from(arg.index()).map_err(|_| invalid("no such argument".into()))?;
     let (op, value) = comparison(arg);
     let make = |length, op, value| SeccompCondition::new(index, length, op, value).map_err(|e| invalid(e.to_string()));
     let fits = |value: u64| match value {
-        // What a signed number is in a register.
+        // A sign-extended number.
         v if u32::try_from(v).is_ok() || i32::try_from(v as i64).is_ok() => Ok(v & u64::from(u32::MAX)),
         v => Err(invalid(format!("{v:#x} never matches: the kernel takes 32 bits"))),
     };
@@ -227,7 +227,7 @@ fn comparison(arg: &LinuxSeccompArg) -> (SeccompCmpOp, u64) {
         ScmpCmpEq => (SeccompCmpOp::Eq, arg.value()),
         ScmpCmpGe => (SeccompCmpOp::Ge, arg.value()),
         ScmpCmpGt => (SeccompCmpOp::Gt, arg.value()),
-        // OCI: `value` is the mask, `valueTwo` what must remain.
+        // OCI: `value` is the mask, `valueTwo` the expected result.
         ScmpCmpMaskedEq => (SeccompCmpOp::MaskedEq(arg.value()), arg.value_two().unwrap_or(0)),
     }
 }
@@ -238,7 +238,7 @@ fn flags(profile: &LinuxSeccomp) -> u32 {
             | match flag {
                 LinuxSeccompFilterFlag::SeccompFilterFlagLog => libc::SECCOMP_FILTER_FLAG_LOG as u32,
                 LinuxSeccompFilterFlag::SeccompFilterFlagSpecAllow => libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW as u32,
-                // Threads are synchronized by having none yet; the rest is about notification.
+                // There are no other threads to synchronize yet; the rest concerns notification.
                 _ => 0,
             }
     })

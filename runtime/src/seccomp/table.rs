@@ -123,7 +123,7 @@ const COMMON: &[(&str, i64)] = &[
     ("writev", libc::SYS_writev),
 ];
 
-/// What only x86-64 has: calls that newer ones replace.
+/// Only on x86-64: calls replaced by newer ones.
 #[cfg(target_arch = "x86_64")]
 #[rustfmt::skip]
 const OWN: &[(&str, i64)] = &[

@@ -1,4 +1,4 @@
-//! Profiles compiled, and run as the kernel runs them.
+//! Compiles profiles, and runs them like the kernel.
 
 use std::collections::HashSet;
 
@@ -7,7 +7,7 @@ use oci_spec::runtime::Capability;
 use super::*;
 use crate::profile::default_capabilities;
 
-/// Bounding sets: of everything, and of nothing that the floor asks for.
+/// Bounding sets: everything, and nothing that the floor requires.
 const ALL: u64 = !0;
 const DEFAULT: u64 = 0;
 
@@ -15,15 +15,15 @@ const DEFAULT: u64 = 0;
 fn the_default_profile_compiles_to_two_filters() {
     let programs = compile(&default_seccomp(&default_capabilities()), DEFAULT, false).unwrap();
     assert_eq!(programs.len(), 2);
-    // Each rule by itself would make it 1527.
+    // Without merging it would be 1527.
     assert!((50..500).contains(&(programs[1].bytes.len() / 8)), "{}", programs[1].bytes.len() / 8);
 }
 
-/// The strictest answer of all filters, as the kernel finds it.
+/// The strictest result of all filters, as the kernel computes it.
 fn answer(programs: &[Program], number: i64, args: [u64; 6]) -> u32 {
     let number = number as u32;
     let answers = programs.iter().map(|p| run(&instructions(&p.bytes), AUDIT_ARCH, number, args));
-    // As numbers, stricter actions are smaller, but that killing the process is the strictest.
+    // Stricter actions are smaller numbers, except that killing the process is the strictest.
     answers.min_by_key(|a| (*a & 0xffff_0000) as i32).unwrap()
 }
 
@@ -80,7 +80,7 @@ fn no_directory_is_delegated() {
     }
 }
 
-/// The numbers are those of programs of 32 and of 64 bits; the kernel takes 32 bits of any.
+/// Numbers of 32-bit and 64-bit programs; the kernel only uses the lower 32 bits.
 #[test]
 fn no_file_is_taken_out_of_its_project() {
     let all = [Capability::SysAdmin, Capability::SysResource, Capability::SysChroot];
@@ -160,7 +160,7 @@ fn what_escapes_are_made_of_is_not_in_the_default_profile() {
     }
 }
 
-/// What is another's is closed to who has no capability for it, whatever profile a Pod brings along.
+/// Others' things are inaccessible without a capability, whatever profile a Pod brings.
 #[test]
 fn no_profile_gives_what_lies_below_the_floor() {
     use caps::Capability::{CAP_DAC_READ_SEARCH, CAP_SYS_ADMIN, CAP_SYS_PTRACE, CAP_SYSLOG};
@@ -201,17 +201,17 @@ fn no_profile_gives_what_lies_below_the_floor() {
             ] {
                 for programs in &programs {
                     let found = answer(programs, call, arguments);
-                    // What a profile does not know of has its default action.
+                    // Calls unknown to the profile get its default action.
                     let dies = found == libc::SECCOMP_RET_KILL_PROCESS;
                     assert!(found == expected || dies, "call {call} with {bounding:#x}: {found:#x}");
                 }
             }
-            // Keyrings are a user namespace's.
+            // Keyrings belong to a user namespace.
             for call in [libc::SYS_add_key, libc::SYS_keyctl] {
                 assert_eq!(answer(&programs[0], call, [0; 6]), ENOSYS, "call {call}");
                 assert!([ALLOW, LOG].contains(&answer(&programs[1], call, [0; 6])), "call {call}");
             }
-            // What is of the caller's own PID namespace, or the kernel's to refuse.
+            // Affects only the caller's own PID namespace, or is refused by the kernel.
             for (call, arguments) in [
                 (libc::SYS_read, [0; 6]),
                 (libc::SYS_pidfd_send_signal, [0; 6]),
@@ -226,7 +226,7 @@ fn no_profile_gives_what_lies_below_the_floor() {
             }
         }
     }
-    // Who has the capability has the call.
+    // The capability permits the call.
     let programs = compile(&profiles[1], CAP_SYS_ADMIN.bitmask(), false).unwrap();
     for call in [libc::SYS_setns, libc::SYS_keyctl, libc::SYS_request_key, libc::SYS_syslog] {
         assert_eq!(answer(&programs, call, [0; 6]), ALLOW, "call {call}");
@@ -235,13 +235,13 @@ fn no_profile_gives_what_lies_below_the_floor() {
     assert_eq!(answer(&programs, libc::SYS_open_by_handle_at, [0; 6]), EPERM);
     assert_eq!(answer(&programs, libc::SYS_pidfd_getfd, [0; 6]), EPERM);
     assert!(compile(&profiles[1], ALL, false).unwrap().is_empty());
-    // But not over the host, if he has users of his own: that call has a program of the host's run.
+    // But not over the host from a user namespace: that call makes the host run a program.
     let programs = compile(&profiles[1], ALL, true).unwrap();
     assert_eq!(answer(&programs, libc::SYS_request_key, [0; 6]), ENOSYS);
 }
 
-/// What refuses all of it by itself needs no filters beside its own: so it is with the default profile, whoever has it.
-/// Rules that do what is done anyway, and those of calls that no table has, are not compiled.
+/// A profile that refuses everything by itself needs no further filters, such as the default profile with any capabilities. Rules
+/// without effect, and those of unknown calls, are not compiled.
 #[test]
 fn what_a_profile_refuses_by_rules_that_do_nothing_lies_below_the_floor() {
     let rules = r#"[{"names":["setns"],"action":"SCMP_ACT_ALLOW"},{"names":["setns"],"action":"SCMP_ACT_ERRNO"}]"#;
@@ -268,7 +268,7 @@ fn the_default_profile_is_above_the_floor() {
         let profile = default_seccomp(&capabilities);
         for own_users in [false, true] {
             let floor = floor::floor(&profile, bounding, own_users, 0).unwrap();
-            // The profile gives the host's log to who is root of users of his own.
+            // The profile allows root of a user namespace to read the host's log.
             let gives_the_log = own_users && *more == [Capability::SysAdmin];
             assert_eq!(floor.is_empty(), !gives_the_log, "{more:?}");
             if gives_the_log {
@@ -343,7 +343,7 @@ fn calls_newer_than_the_profile_do_not_exist_as_in_runc() {
     assert_eq!(answer(&killing, libc::SYS_faccessat2, [0; 6]), libc::SECCOMP_RET_KILL_PROCESS);
 }
 
-/// What a filter answers to a system call, as the kernel's interpreter would find it.
+/// A filter's result for a system call, as the kernel's interpreter computes it.
 fn run(program: &[sock_filter], arch: u32, number: u32, args: [u64; 6]) -> u32 {
     let mut data: Vec<u32> = vec![number, arch, 0, 0];
     data.extend(args.iter().flat_map(|a| [*a as u32, (*a >> 32) as u32]));

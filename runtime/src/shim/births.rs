@@ -1,5 +1,5 @@
-//! How containers and execs are born, executed and ended, as the shim hears of it: from sockets that a container may have its
-//! hand on, and from wait(2).
+//! How the shim learns of the creation, execution and exit of containers and execs: through sockets that a container may
+//! manipulate, and through wait(2).
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -13,10 +13,10 @@ use podwright_sys::fs::is_ptmx;
 use podwright_sys::process::Ended;
 use podwright_sys::{Kernel, io};
 
-/// More children than this do not end between two births.
+/// No more children than this exit between two births.
 const STRAYS: usize = 4096;
 
-/// How long a process whose agent is gone may take to end on SIGHUP; as long as one whose session has ended.
+/// How long a process whose agent is gone may take to exit on SIGHUP; the same as for one whose session has ended.
 const HANG_UP_MS: u64 = 2000;
 
 impl Shim {
@@ -55,7 +55,7 @@ impl Shim {
         }
     }
 
-    /// Its root is built, and its first process waits. Only the builder, whom we have cloned, is believed, and once.
+    /// Its root is built, and its first process waits. Accepted only from the builder that we cloned, and once.
     fn container_born(&mut self, slot: usize, newborn: Newborn) {
         let Some(container) = self.containers.get_mut(slot).and_then(|c| c.as_mut()) else { return };
         let Phase::Creating(peer, id) = container.phase else { return };
@@ -71,7 +71,7 @@ impl Shim {
         container.phase = Phase::Created;
         container.birth_deadline = None;
         let pid = container.pid;
-        // Who asked is gone, and may never know that it runs: another agent makes it anew.
+        // The requester is gone, and may never learn that it runs: another agent will create it anew.
         let starter = container.starter.take().filter(|starter| self.peers.contains_key(&starter.peer));
         let started = starter.map(|starter| {
             let journal = container.journal.clone();
@@ -87,10 +87,10 @@ impl Shim {
         self.forget_strays();
     }
 
-    /// Nobody is left who could say that it is ready.
+    /// No process is left that could report readiness.
     fn container_lost(&mut self, slot: usize) {
         let Some(container) = self.containers.get_mut(slot).and_then(|c| c.as_mut()) else { return };
-        // One that waits for its start learns by this that there will be none.
+        // A pending start fails through this.
         container.sync = None;
         let Phase::Creating(peer, id) = container.phase else { return };
         let failure = Failure::new(FailureKind::Kernel, "the container's first process died");
@@ -100,7 +100,7 @@ impl Shim {
         self.refuse_start(slot);
     }
 
-    /// It was not born, and somebody waits for it to be executed.
+    /// It was not created, but its start was requested.
     fn refuse_start(&mut self, slot: usize) {
         let Some(container) = self.containers.get_mut(slot).and_then(|c| c.as_mut()) else { return };
         let (starter, failure) = (container.starter.take(), container.no_start());
@@ -162,7 +162,7 @@ impl Shim {
         }
     }
 
-    /// It ended before it executed, and nobody said why.
+    /// It exited before it executed, without reporting why.
     fn exec_lost(&mut self, at: usize) {
         let session = &mut self.execs[at];
         session.sync = None;
@@ -172,10 +172,10 @@ impl Shim {
         self.reply(requester, Err(failure), &[]);
     }
 
-    /// A child has ended: a process of a container, or somebody who helped it into the world.
+    /// A child has exited: a container's process, or a helper of its creation.
     pub(super) fn ended(&mut self, pid: u32, ended: Ended) {
         if let Some(slot) = self.slot(|c| c.pid == pid && c.ended.is_none()) {
-            // It may have said something before.
+            // It may have sent a message before.
             self.container_said(slot);
             let still = self.containers[slot].as_ref().is_some_and(|c| c.pid == pid && c.ended.is_none());
             if still {
@@ -193,7 +193,7 @@ impl Shim {
         self.forget_strays();
     }
 
-    /// While who bore it lives, the socket may be open though it has executed.
+    /// While its creator lives, the socket may be open although it has executed.
     fn exec_child_ended(&mut self, exec: u64, pid: u32, ended: Ended) {
         let Some(at) = self.execs.iter().position(|e| e.exec == exec) else { return };
         let session = &mut self.execs[at];
@@ -219,7 +219,7 @@ impl Shim {
         }
     }
 
-    /// How a child ended that we have not known until now.
+    /// The exit of a child that was unknown until now.
     fn stray(&mut self, pid: u32) -> Option<Ended> {
         let at = self.strays.iter().position(|(stray, _)| *stray == pid)?;
         Some(self.strays.swap_remove(at).1)
@@ -235,8 +235,8 @@ impl Shim {
         self.containers.iter().flatten().any(|c| !c.born && c.ended.is_none()) || self.execs.iter().any(|e| !e.born)
     }
 
-    /// Kills what an exec has become, and what has not been executed, if it is overdue: a container may have stopped it, or trace
-    /// it, or have it wait for a filesystem of its own.
+    /// Kills an overdue exec, and overdue births: a container may have stopped or traced the process, or made it wait for a
+    /// filesystem of its own.
     pub(super) fn kill_overdue(&mut self, now_ms: u64) {
         let overdue = |deadline: &mut Option<u64>| deadline.take_if(|d| *d <= now_ms).is_some();
         let mut late = Vec::new();
@@ -264,7 +264,7 @@ impl Shim {
         for (requester, failure) in late {
             self.reply(requester, Err(failure), &[]);
         }
-        // The agent that asked is gone, and with it all that the process says and hears: as when a session ends.
+        // The requesting agent is gone, and with it the process's streams: as when a session ends.
         let peers = &self.peers;
         for exec in self.execs.iter_mut().filter(|e| e.born && !e.abandoned && !peers.contains_key(&e.requester.peer)) {
             exec.abandoned = true;
@@ -279,13 +279,13 @@ impl Shim {
     }
 }
 
-/// Why a birth has failed that took too long.
+/// The failure of a birth that took too long.
 fn too_late(birth_ms: u64) -> Failure {
     let message = format!("unable to start container process: not executed within {} s", birth_ms.div_ceil(1000));
     Failure::new(FailureKind::Start(StartFailure::Setup), message)
 }
 
-/// What came as a terminal's master, if it is one.
+/// The received terminal master, if it is one.
 fn terminal(master: Option<OwnedFd>) -> Option<OwnedFd> {
     master.filter(|fd| is_ptmx(fd.as_fd()))
 }

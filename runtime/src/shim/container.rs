@@ -1,4 +1,4 @@
-//! One container (or exec) as its shim sees it: a child, a socket to it until it has executed, its streams, its end.
+//! The shim's state of one container (or exec): a child, a socket to it until it has executed, its streams, its exit.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -12,14 +12,14 @@ use crate::protocol::{Exit, ExitReason};
 use podwright_sys::process::Ended;
 use podwright_sys::{Kernel, io, own};
 
-/// Who waits for an answer: the connection and its request.
+/// The connection and the request awaiting an answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Requester {
     pub peer: u64,
     pub id: u64,
 }
 
-/// How far a container has come.
+/// The lifecycle state of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Building its root.
@@ -33,7 +33,7 @@ pub enum Phase {
 pub struct Container {
     pub plan: ContainerPlan,
     pub journal: JournalWriter,
-    /// Of its first process; until that is born, of the child that builds it.
+    /// The pid of its first process; until that is born, of the child that builds it.
     pub pid: u32,
     pub pidfd: OwnedFd,
     pub born: bool,
@@ -44,18 +44,18 @@ pub struct Container {
     /// Why it could not be created or started.
     pub failure: Option<Failure>,
     pub ended: Option<(Ended, u64)>,
-    /// Until when output may still come, nanoseconds since 1970.
+    /// Until when more output is accepted, in nanoseconds since 1970.
     pub drain_until: u64,
-    /// Its exit was handed to the writer.
+    /// Its exit was passed to the writer.
     pub committing: bool,
-    /// How it ended, once that is on the disk.
+    /// Its exit, once it is on disk.
     pub exit: Option<Exit>,
     pub pending_exit: Option<Exit>,
-    /// Who wants it to execute, and has asked for that before it was born.
+    /// The requester of its start, if that was requested before it was born.
     pub starter: Option<Requester>,
-    /// Who waits for its end to have it forgotten.
+    /// The requester of its removal, waiting for its exit.
     pub remover: Option<Requester>,
-    /// When what it is doing must be done: being born, or being executed. Milliseconds of the monotonic clock.
+    /// The deadline of its current step: being born, or being executed. Milliseconds of the monotonic clock.
     pub birth_deadline: Option<u64>,
 }
 
@@ -73,7 +73,7 @@ impl Container {
         }
     }
 
-    /// Lets its first process, which waits, execute. The loop answers.
+    /// Lets its waiting first process execute. The loop answers.
     pub fn start(&mut self, requester: Requester, journal: &JournalWriter) -> Result<(), Failure> {
         let (key, sync) = (&self.plan.key, self.sync.as_ref());
         let sync = sync.ok_or_else(|| Failure::new(FailureKind::Conflict, format!("container {key} has ended")))?;
@@ -85,18 +85,18 @@ impl Container {
         Ok(())
     }
 
-    /// What is said to who asks for a start that there cannot be.
+    /// The error for a start that is impossible.
     pub fn no_start(&self) -> Failure {
         Failure::new(FailureKind::Conflict, format!("container {} cannot be started any more", self.plan.key))
     }
 
-    /// It runs: a copy of our memory (a later child) has no use for its arguments and environment any more.
+    /// It runs: a copy of our memory (a later child) no longer needs its arguments and environment.
     pub fn forget_secrets(&mut self) {
         let process = &mut self.plan.process;
         process.args.drain(..).chain(process.env.drain(..)).for_each(|text| own::wipe(text.into_bytes()));
     }
 
-    /// How it ended, in upstream's terms.
+    /// The exit in upstream's terms.
     pub fn describe_exit(&self, ended: Ended, at: u64) -> Exit {
         let finished = jiff::Timestamp::from_nanosecond(at as i128).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
         if let Some(failure) = &self.failure {
@@ -112,7 +112,7 @@ impl Container {
     }
 }
 
-/// Has the kernel killed anything in this cgroup for want of memory?
+/// Whether the kernel's OOM killer acted in this cgroup.
 fn oom_killed(cgroup: &Path) -> bool {
     let events = std::fs::read_to_string(cgroup.join("memory.events")).unwrap_or_default();
     events.lines().filter_map(|l| l.strip_prefix("oom_kill ")).any(|n| n.trim() != "0")
@@ -121,13 +121,13 @@ fn oom_killed(cgroup: &Path) -> bool {
 pub struct Exec {
     pub exec: u64,
     pub journal: JournalWriter,
-    /// Of the process; until that is born, of the child that bears it.
+    /// The pid of the process; until that is born, of the child that creates it.
     pub pid: u32,
     pub pidfd: OwnedFd,
     pub born: bool,
-    /// Who bore it, until that has ended.
+    /// The process that created it, until that has exited.
     pub bearer: Option<u32>,
-    /// How it ended, if that is known before all else is.
+    /// Its exit status, if it arrives before everything else is known.
     pub ended: Option<Ended>,
     pub terminal: bool,
     pub sync: Option<Sync>,
@@ -136,53 +136,53 @@ pub struct Exec {
     pub failure: Option<Failure>,
     /// Milliseconds of the monotonic clock.
     pub deadline_ms: Option<u64>,
-    /// Its agent is gone, and it has been told so.
+    /// Its agent is gone, and it got SIGHUP.
     pub abandoned: bool,
-    /// It was killed before it was born; what comes of it may be on its way to us.
+    /// It was killed before it was born; its messages may still arrive.
     pub withdrawn: bool,
-    /// When it must have been executed, and how long that was to take.
+    /// The deadline for its execution, and the time it was given.
     pub birth_deadline: Option<u64>,
     pub birth_ms: u64,
 }
 
-/// Until when a birth may take that begins now.
+/// The deadline of a birth that begins now.
 pub fn birth_deadline(plan: &ProcessPlan) -> Option<u64> {
     Some((Clock::read().monotonic_ns / 1_000_000).saturating_add(plan.birth_ms))
 }
 
-/// Our end of the socket to a child. A container may be able to trace who has the other end: so whatever comes is bounded, and
-/// nothing of it is believed but what the kernel vouches for.
+/// Our end of the socket to a child. A container may be able to trace the process with the other end: so messages are bounded, and
+/// nothing in them is trusted except what the kernel vouches for.
 pub struct Sync {
     pub socket: OwnedFd,
     /// How many bytes of records it may still send.
     records: usize,
 }
 
-/// What a child said over its socket.
+/// A child's message.
 pub enum Said {
     Nothing,
     Born(Newborn),
     Failed(Failure),
-    /// It did something, and has told the journal.
+    /// Journal records.
     Recorded,
-    /// The socket closed: it has executed, or it is dead.
+    /// The socket was closed: it has executed, or it is dead.
     Closed,
 }
 
-/// A process, as whoever bore it reports it.
+/// A new process, as reported by its creator.
 pub struct Newborn {
-    /// The process that says so, by the kernel's word.
+    /// The sender's pid, vouched for by the kernel.
     pub sender: u32,
     pub pid: u32,
     pub pidfd: OwnedFd,
     pub master: Option<OwnedFd>,
 }
 
-/// The longest message: a batch of records is 8 KiB.
+/// Maximum message size: a batch of records is 8 KiB.
 const MESSAGE: usize = 12 << 10;
-/// The most records of one child; a container's start is about 8 KiB.
+/// Maximum records of one child; a container's start is about 8 KiB.
 const RECORDED: usize = 128 << 10;
-/// So many messages of one child are taken in a row.
+/// Maximum messages of one child handled in a row.
 pub const TURN: usize = 32;
 
 impl Sync {
@@ -190,7 +190,7 @@ impl Sync {
         Sync { socket, records: RECORDED }
     }
 
-    /// The next message. Records go to the journal of `journal`; descriptors that belong to nothing are closed.
+    /// The next message. Records are forwarded to `journal`; unexpected descriptors are closed.
     pub fn listen(&mut self, journal: &JournalWriter) -> Said {
         let (mut bytes, mut fds) = ([0u8; MESSAGE], Vec::new());
         let (got, sender) = match io::receive_from(self.socket.as_fd(), &mut bytes, &mut fds) {
@@ -223,7 +223,7 @@ mod tests {
 
     use super::*;
 
-    /// Whoever traces a child has its socket: he must not have a birth that is under way taken for one that is over.
+    /// A tracer of a child has its socket, and must not be able to fake the end of a birth in progress.
     #[test]
     fn an_empty_message_is_no_end() {
         let (ours, theirs) = io::message_pair().unwrap();

@@ -1,4 +1,4 @@
-//! Ways in for `./dev fuzz`: the borders of a shim, with what lies behind them made harmless.
+//! Entry points for `./dev fuzz`: the trust boundaries of a shim, with harmless code behind them.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -18,17 +18,17 @@ use crate::protocol::{
 };
 use podwright_sys::io::{self, MAX_FDS, PollFd};
 
-/// What was made of it.
+/// The result of a message sequence.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Heard {
     pub births: usize,
     pub failures: usize,
-    /// Whether the shim took the socket for closed while it was not.
+    /// Whether the shim considered the socket closed while it was open.
     pub closed: bool,
 }
 
-/// What a child of a shim, or whoever traces one, sends over its socket: messages, and how many descriptors come with each.
-/// Records go to `journal`.
+/// Handles messages that a child of a shim, or its tracer, sends over its socket, each with a number of descriptors. Records go to
+/// `journal`.
 pub fn listen(messages: &[(&[u8], usize)], journal: &Path) -> std::io::Result<Heard> {
     let journal = JournalWriter::open(journal, Role::Shim)?;
     let (ours, theirs) = io::message_pair()?;
@@ -39,7 +39,7 @@ pub fn listen(messages: &[(&[u8], usize)], journal: &Path) -> std::io::Result<He
     io::set_nonblocking(watched.as_fd())?;
     for (message, fds) in messages {
         let fds = vec![given.as_fd(); (*fds).min(MAX_FDS)];
-        // Longer messages than a socket takes are nobody's.
+        // The socket itself rejects longer messages.
         if io::send(theirs.as_fd(), message, &fds).is_err() {
             continue;
         }
@@ -68,7 +68,8 @@ pub fn listen(messages: &[(&[u8], usize)], journal: &Path) -> std::io::Result<He
     Ok(heard)
 }
 
-/// What somebody says to a shim before it believes anything, and whether he counts as the agent then. `paired`: it has its secret.
+/// Handles input that a peer sends to a shim before authentication; returns whether it then counts as the agent. `paired`: it has
+/// its secret.
 pub fn greet(said: &[u8], paired: bool) -> std::io::Result<bool> {
     let (agent, opening) = handshake::Agent::begin(secret()?, true)?;
     let mut kept = None;
@@ -90,18 +91,18 @@ fn secret() -> std::io::Result<Secret> {
     Secret::make()
 }
 
-/// What was answered.
+/// The shim's responses.
 #[derive(Debug, Default)]
 pub struct Answered {
-    /// The ids of requests that have an answer.
+    /// The ids of answered requests.
     pub replies: Vec<u64>,
-    /// Whether the connection lived to the end.
+    /// Whether the connection survived.
     pub alive: bool,
 }
 
-/// Bytes that come by a connection to a shim, piece by piece, with so many descriptors each; `proven`: from who has shown that he
-/// is the agent. The shim has a sandbox and two containers, all of the same process, which is dead: signals reach nobody. What
-/// would begin a process, or name a file, is led where it comes to nothing.
+/// Handles bytes arriving on a connection to a shim, in pieces, each with a number of descriptors; `proven`: from an authenticated
+/// agent. The shim has a sandbox and two containers, all with the same dead process: signals reach no one. Requests that would
+/// start a process, or name a file, are made ineffective.
 pub fn serve(pieces: &[(&[u8], usize)], proven: bool) -> std::io::Result<Answered> {
     let folder = tempfile::tempdir()?;
     let mut shim = shim(folder.path())?;
@@ -144,14 +145,14 @@ pub fn serve(pieces: &[(&[u8], usize)], proven: bool) -> std::io::Result<Answere
     Ok(answered)
 }
 
-/// A request as it goes over the wire.
+/// A request's wire format.
 pub fn frame(request: &serde_json::Value, fds: usize) -> std::io::Result<Vec<u8>> {
     encode(request, fds, VERSION)
 }
 
-/// One turn of the shim's loop, with what came; `false` when it has hung up.
+/// One round of the shim's loop with this input; `false` when it has closed the connection.
 fn step(shim: &mut Shim, agent: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>], folder: &Path) -> bool {
-    // Descriptors travel with a byte.
+    // Descriptors need at least one byte.
     if bytes.is_empty() || io::send(agent.as_fd(), bytes, fds).is_err() {
         return shim.peers.contains_key(&1);
     }
@@ -169,10 +170,10 @@ fn step(shim: &mut Shim, agent: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>
     false
 }
 
-/// Leads what a request names to where nothing comes of it. (There is a sandbox, so none is made.)
+/// Makes what a request names ineffective. (There is a sandbox, so none is created.)
 fn defuse(request: &mut Request, folder: &Path) {
     if let Call::Create(plan) = &mut request.call {
-        // No cgroup: clone3(2) refuses to bear anybody there.
+        // Not a cgroup: clone3(2) fails there.
         plan.cgroup = folder.to_owned();
         plan.exit_file = folder.join("exit");
         if let Some(log) = &mut plan.log {
@@ -268,7 +269,7 @@ fn shim(folder: &Path) -> std::io::Result<Shim> {
     })
 }
 
-/// A process that has ended, of a session of its own, and that nobody has waited for: its number is nobody else's.
+/// A process that has exited, in its own session, and was not waited for: its pid cannot be reused.
 static NOBODY: LazyLock<(u32, OwnedFd)> = LazyLock::new(|| {
     // The invariant: a process of a test may have a child.
     let (pid, pidfd) = fork::nobody().expect("a child");

@@ -1,33 +1,33 @@
-//! How an agent and a shim make sure of each other before either says a word: both know a secret that nobody else can read.
+//! The mutual authentication of agent and shim before any request: both know a secret that no one else can read.
 //!
 //! ```text
 //! agent                                            shim
-//!   PAIR  secret, agent's nonce        ->            the first connection of a shim's life: it keeps the secret
-//!   MEET  agent's nonce                ->            every other one
+//!   PAIR  secret, agent's nonce        ->            the shim's first connection: it stores the secret
+//!   MEET  agent's nonce                ->            all later ones
 //!         <- PROOF  shim's nonce, HMAC(secret, "shim" agent's nonce, shim's nonce)
 //!   PROOF HMAC(secret, "agent" agent's nonce, shim's nonce)  ->
 //! ```
 //!
-//! After `PAIR` the agent may go on at once: it has started this shim, nothing but the two has the socket yet, and the shim's
-//! proof is checked before anything that it says is believed. After `MEET` both wait for the other's proof. So whoever listens in
-//! a shim's place (a process that got hold of its socket) learns nothing and is not believed, and whoever connects in an
-//! agent's place gets nowhere. The secret lies in the sandbox's folder and, should that be damaged, among the copies (see
-//! `runtime/src/records.rs`), root's alone both, and not where the socket is: who is given that folder has not the secret. A sandbox
-//! without one has a shim from before there were secrets, which is spoken to as it was.
+//! After `PAIR` the agent may go on at once: it has started this shim, only the two have the socket yet, and the shim's proof is
+//! checked before any of its messages are trusted. After `MEET` both wait for the other's proof. So an impostor listening in a
+//! shim's place (a process that obtained its socket) learns nothing and is not trusted, and one connecting in an agent's place is
+//! rejected. The secret is stored in the sandbox's folder and, in case that is damaged, among the copies (see
+//! `runtime/src/records.rs`), both accessible to root only, and not beside the socket: access to that folder does not reveal it. A
+//! sandbox without a secret has a shim of an earlier release, which is used without a handshake.
 
 use std::fs;
 use std::io::{self, Error, ErrorKind, Read};
 
 use sha2::{Digest, Sha256};
 
-/// Bytes of every message of the handshake.
+/// Size of every message of the handshake.
 pub const LENGTH: usize = 72;
-/// No header of a frame begins so: it would be one of 1.2 GB.
+/// No frame header begins like this: the frame would have 1.2 GB.
 const MAGIC: [u8; 7] = *b"podshim";
 
 type Block = [u8; 32];
 
-/// What an agent and its shim know of each other.
+/// The shared secret of an agent and its shim.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Block);
 
@@ -42,12 +42,12 @@ impl Secret {
         random().map(Secret)
     }
 
-    /// `None`: these bytes are none.
+    /// `None`: the bytes have the wrong form.
     pub fn of(bytes: &[u8]) -> Option<Secret> {
         bytes.try_into().ok().map(Secret)
     }
 
-    /// To be kept where root alone reads it.
+    /// To be stored where only root can read it.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -74,7 +74,7 @@ fn hmac(key: &Block, text: &[&[u8]]) -> Block {
     Sha256::new().chain_update(pad(0x5c)).chain_update(inner.finalize()).finalize().into()
 }
 
-/// Without telling by the time that it takes how much of it is right.
+/// Compares in constant time.
 fn same(a: &Block, b: &Block) -> bool {
     a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
 }
@@ -109,14 +109,14 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// What is sent first. `first`: this is the first connection to a shim that we started.
+    /// The first message. `first`: this is the first connection to a shim that we started.
     pub fn begin(secret: Secret, first: bool) -> io::Result<(Agent, [u8; LENGTH])> {
         let nonce = random()?;
         let opening = if first { message(PAIR, &secret.0, &nonce) } else { message(MEET, &[0; 32], &nonce) };
         Ok((Agent { secret, nonce }, opening))
     }
 
-    /// Checks the shim's proof; gives ours.
+    /// Checks the shim's proof; returns ours. Fails if it is wrong.
     pub fn answer(&self, theirs: &[u8; LENGTH]) -> Result<[u8; LENGTH], Error> {
         match parse(theirs)? {
             (PROOF, nonce, proof) if same(&proof, &self.secret.proof(b"shim", &self.nonce, &nonce)) => {
@@ -132,13 +132,14 @@ impl Agent {
 pub enum Shim {
     #[default]
     New,
-    /// Both nonces; it is a peer's turn to prove itself.
+    /// Both nonces; the peer's proof is expected.
     Met(Block, Block),
     Proven,
 }
 
 impl Shim {
-    /// Takes the peer's next message; gives the answer, if there is one. `secret`: the shim's, from its first connection on.
+    /// Handles the peer's next message; returns the response, if any. `secret`: the shim's, set by its first connection. Fails if
+    /// the peer is not the agent.
     pub fn take(&mut self, bytes: &[u8; LENGTH], secret: &mut Option<Secret>) -> Result<Option<[u8; LENGTH]>, Error> {
         match (std::mem::take(self), parse(bytes)?, secret) {
             (Shim::New, (PAIR, theirs, agents), secret @ None) => {
@@ -173,7 +174,7 @@ mod tests {
 
     #[test]
     fn hmac_is_rfc_4231s() {
-        // Test case 2 has a short key, which is padded with zeros: the same as one of 32 bytes that ends in zeros.
+        // Test case 2 has a short key, which is zero-padded: equivalent to a 32-byte key ending in zeros.
         let mut key = [0; 32];
         key[..4].copy_from_slice(b"Jefe");
         let hex: String =
@@ -196,7 +197,7 @@ mod tests {
         let answer = agent.answer(&proof).unwrap();
         assert_eq!(shim.take(&answer, &mut kept).unwrap(), None);
         assert_eq!(shim, Shim::Proven);
-        // Nobody pairs it again, not even with the right secret.
+        // It cannot be paired again, not even with the right secret.
         for byte in [7, 8] {
             let (_, opening) = Agent::begin(secret(byte), true).unwrap();
             assert!(Shim::New.take(&opening, &mut kept).is_err());
@@ -212,17 +213,17 @@ mod tests {
         let mut shim = Shim::New;
         let proof = shim.take(&opening, &mut kept).unwrap().unwrap();
         assert!(agent.answer(&proof).is_err(), "nor does it believe the shim");
-        // One that has only heard what was said: the shim's proof is none of an agent, nor is that of another connection.
+        // Replaying does not work: the shim's proof is not valid for an agent, nor is that of another connection.
         assert!(shim.clone().take(&proof, &mut kept).is_err());
         let (honest, opening) = Agent::begin(secret(7), false).unwrap();
         let (mut first, mut second) = (Shim::New, Shim::New);
         let heard = honest.answer(&first.take(&opening, &mut kept).unwrap().unwrap()).unwrap();
         second.take(&opening, &mut kept).unwrap();
         assert!(second.take(&heard, &mut kept).is_err());
-        // A listener that does not know the secret, and one that says back what it is told.
+        // A listener without the secret, and one that echoes.
         let nothing = message(PROOF, &[0; 32], &[0; 32]);
         assert!(honest.answer(&nothing).is_err() && honest.answer(&opening).is_err());
-        // Requests before any handshake, and an unpaired shim that is met.
+        // Requests before any handshake, and an unpaired shim that receives MEET.
         assert!(Shim::New.take(&[0; LENGTH], &mut kept).is_err());
         assert!(Shim::New.take(&opening, &mut None).is_err());
     }

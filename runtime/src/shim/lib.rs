@@ -1,8 +1,8 @@
-//! The shim: parent of a sandbox's processes, for as long as they live, whatever becomes of the agent.
+//! The shim: parent of a sandbox's processes throughout their lifetime, independent of the agent.
 //!
-//! One loop waits for everything: connections from agents, children that end, children that report while being born,
-//! the streams of containers, finished disk jobs. It starts with its listening socket as descriptor 0 and one argument,
-//! the sandbox's id; all else comes over the socket, see [`crate::protocol`]. What its children do is in [`child`].
+//! One loop waits for everything: connections from agents, exits of children, messages of children being born, container streams,
+//! finished disk jobs. It starts with its listening socket as descriptor 0 and one argument, the sandbox's id; everything else
+//! arrives over the socket, see [`crate::protocol`]. For its children see [`child`].
 
 mod births;
 pub mod child;
@@ -39,7 +39,7 @@ use podwright_sys::{Kernel, own};
 use stdio::StdioPart;
 use writer::{Job, Work, Writer};
 
-/// How long output may still come after a container's end, if somebody else holds its pipe.
+/// How long output is accepted after a container's exit, if another process keeps its pipe open.
 const DRAIN_NS: u64 = 2_000_000_000;
 
 pub struct Shim {
@@ -54,13 +54,13 @@ pub struct Shim {
     secret: Option<crate::handshake::Secret>,
     sandbox: Option<Sandbox>,
     pause: OwnedFd,
-    /// What a stream is that nobody gave.
+    /// Used for missing streams.
     null: OwnedFd,
     containers: Vec<Option<Container>>,
     execs: Vec<Exec>,
-    /// Children that ended before they were known, while one was to be born.
+    /// Children that exited before they were known, during a birth.
     strays: Vec<(u32, Ended)>,
-    /// Logs and exit records may be on different disks, one of which hangs.
+    /// Logs and exit records may be on different disks, one of which may hang.
     logs: Writer,
     exits: Writer,
     buffer: Box<[u8]>,
@@ -72,7 +72,7 @@ struct Sandbox {
     plan: SandboxPlan,
     pid: u32,
     pidfd: OwnedFd,
-    /// The user namespace of `pause`, if it has one of its own.
+    /// The user namespace of `pause`, if it has its own.
     users: Option<OwnedFd>,
     journal: JournalWriter,
     /// Until `pause` has executed.
@@ -82,14 +82,14 @@ struct Sandbox {
 }
 
 impl Sandbox {
-    /// The users of its containers, if they are not the host's.
+    /// The user namespace of its containers, if they have one.
     fn users(&self) -> Option<Users<'_>> {
         let (namespace, range) = (self.users.as_ref()?.as_fd(), self.plan.users?);
         Some(Users { namespace, range })
     }
 }
 
-/// What one entry of the poll set is.
+/// The meaning of an entry of the poll set.
 #[derive(Clone, Copy)]
 enum Token {
     Listener,
@@ -105,7 +105,7 @@ enum Token {
 /// The shim's `main`.
 pub fn main() -> ExitCode {
     let id = std::env::args().nth(1).unwrap_or_default();
-    // A container can have it executed (`#!/proc/self/exe`), with the container's own rights: that comes to nothing.
+    // A container can have it executed (`#!/proc/self/exe`), with the container's privileges: that has no effect.
     let listener = match io::take_stdin() {
         Ok(listener) => listener,
         Err(e) => {
@@ -121,11 +121,11 @@ pub fn main() -> ExitCode {
     let start = || -> Result<Shim, std::io::Error> {
         own::remember_program();
         let null = child::private_null(&Kernel::new(&JournalWriter::none()))?;
-        // 2 is where it says what it cannot tell anybody.
+        // 2 is for what it cannot report otherwise.
         (0..2).try_for_each(|number| io::dup_to(null.as_fd(), number))?;
         let signals = own::become_shim(&format!("shim:{id}"))?;
         io::set_nonblocking(listener.as_fd())?;
-        // Lowering it takes CAP_SYS_RESOURCE; without it the shim is as likely a victim as any other.
+        // Lowering it requires CAP_SYS_RESOURCE; without it the shim is as likely an OOM victim as any other.
         let _ = std::fs::write("/proc/self/oom_score_adj", "-998");
         let pause = Kernel::new(&JournalWriter::none()).sealed_program("pause", child::PAUSE);
         let pause = pause.map_err(|e| e.source)?;
@@ -177,13 +177,13 @@ impl Shim {
                 }
             }
             self.settle();
-            // Nobody waits for us now: whoever asked has the answer.
+            // The answer has been sent: nothing is delayed.
             self.journal.flush();
         }
         Ok(())
     }
 
-    /// Asked to end, everything is dead, and whoever asked has the answer (or is gone).
+    /// Shutdown was requested, everything is dead, and the requester has the answer (or is gone).
     fn over(&mut self) -> bool {
         if !self.stopping || self.sandbox.as_ref().is_some_and(|s| s.alive) || !self.execs.is_empty() {
             return false;
@@ -248,7 +248,7 @@ impl Shim {
         }
     }
 
-    /// After each round: logs on their way, ends completed, overdue execs killed.
+    /// After each round: flushes logs, completes exits, kills overdue execs.
     fn settle(&mut self) {
         let now = Clock::read();
         for slot in 0..self.containers.len() {
@@ -261,7 +261,7 @@ impl Shim {
         self.look_for_name(now_ms);
     }
 
-    /// Until the next deadline, if there is one.
+    /// The time until the next deadline, if any.
     fn timeout_ms(&self) -> i32 {
         let now = Clock::read();
         let births = self.containers.iter().flatten().filter_map(|c| c.birth_deadline);
@@ -274,7 +274,7 @@ impl Shim {
         execs.chain(drains).chain(look).min().map_or(-1, |ms| ms.min(i32::MAX as u64 - 1) as i32 + 1)
     }
 
-    /// Children have ended, ours and those orphaned to us.
+    /// Reaps exited children, including orphans reparented to us.
     fn reap(&mut self) {
         let mut drained = [0u8; 128 * 8];
         let _ = io::read_some(self.signals.as_fd(), &mut drained);
@@ -321,7 +321,7 @@ impl Shim {
         }
     }
 
-    /// The first process has ended: so must all others of its cgroup.
+    /// The first process has exited: all others in its cgroup must, too.
     fn container_ended(&mut self, slot: usize, ended: Ended) {
         let Some(container) = &mut self.containers[slot] else { return };
         let now = Clock::read().wall_ns;
@@ -332,7 +332,7 @@ impl Shim {
         container.journal.note("exit", |a| a.format(format_args!("{key}: code {}, signal {}", ended.0, ended.1)));
     }
 
-    /// Completes the end of a container: its output all read and written, then its exit record.
+    /// Completes a container's exit: all output read and written, then its exit record.
     fn finish(&mut self, slot: usize, now: u64) {
         let Some(container) = &mut self.containers[slot] else { return };
         let Some((ended, at)) = container.ended else { return };
@@ -344,7 +344,7 @@ impl Shim {
                 return;
             }
             if container.stdio.blocked() {
-                // What it said is not lost to a slow disk; an attached client that sleeps has had its time.
+                // A slow disk must not lose output; a sleeping attached client has had its time.
                 container.stdio.drop_stalled();
                 container.drain_until = now + DRAIN_NS;
                 return;
@@ -360,7 +360,7 @@ impl Shim {
         container.pending_exit = Some(exit.clone());
         let job = commit_job(slot, &container.plan.exit_file, &exit);
         if job.and_then(|job| self.exits.submit(job)).is_err() {
-            // Known only to us then: tell it all the same.
+            // Then only we know it: report it all the same.
             self.exit_recorded(slot);
         }
     }
@@ -383,7 +383,7 @@ impl Shim {
         container.exit = Some(exit.clone());
         let key = container.plan.key.clone();
         let remover = container.remover.take();
-        // Somebody else has a hand on its socket, and it never closed.
+        // Another process holds its socket open.
         if let Phase::Starting(peer, id) = container.phase {
             container.phase = Phase::Running;
             self.reply(Requester { peer, id }, Ok(Answer::Done), &[]);
@@ -402,7 +402,7 @@ impl Shim {
         ShimState { sandbox, containers, app_armor: true }.bounded()
     }
 
-    /// Adopts a journal: what we do from now on is written there.
+    /// Switches to this journal for later records.
     fn write_to(&mut self, journal: Option<&std::path::Path>) {
         if let Some(Ok(journal)) = journal.map(|path| JournalWriter::open_until_told(path, Role::Shim)) {
             self.journal = journal;
@@ -410,7 +410,7 @@ impl Shim {
     }
 }
 
-/// The job that makes an exit durable.
+/// The job that writes an exit record durably.
 fn commit_job(slot: usize, file: &std::path::Path, exit: &protocol::Exit) -> Result<Job, std::io::Error> {
     let invalid = || std::io::Error::from_raw_os_error(libc::EINVAL);
     let name = file.file_name().and_then(|n| n.to_str()).ok_or_else(invalid)?;

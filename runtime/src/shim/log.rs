@@ -8,9 +8,9 @@ use super::writer::{Job, Work, Writer};
 use crate::protocol::LogSpec;
 use podwright_sys::{beneath, shared};
 
-/// Longer lines are split into parts marked `P`, as containerd does.
+/// Longer lines are split into parts marked `P`, as in containerd.
 const MAX_LINE: usize = 16 << 10;
-/// While more than this waits for the disk, the container's output is not read.
+/// While more than this is pending, the container's output is not read.
 const MAX_PENDING: usize = 64 << 10;
 
 pub struct Log {
@@ -33,17 +33,17 @@ impl Log {
         self.pending.len() > MAX_PENDING
     }
 
-    /// Nothing waits for the disk.
+    /// Whether nothing is pending.
     pub fn idle(&self) -> bool {
         !self.busy && self.pending.is_empty()
     }
 
-    /// Takes what a stream (0 stdout, 1 stderr) said at `now` (nanoseconds since 1970).
+    /// Adds output of a stream (0 stdout, 1 stderr) at `now` (nanoseconds since 1970).
     pub fn take(&mut self, stream: usize, bytes: &[u8], now: u64) {
         format(&mut self.partial[stream], &mut self.pending, stream, bytes, now);
     }
 
-    /// The stream has ended. Its unfinished line stays one, as containerd has it: who reads it is given no newline that nobody wrote.
+    /// The stream has ended. An unfinished line stays unfinished, as in containerd: readers get no newline that was not written.
     pub fn end(&mut self, stream: usize, now: u64) {
         let rest = std::mem::take(&mut self.partial[stream]);
         if !rest.is_empty() {
@@ -51,17 +51,17 @@ impl Log {
         }
     }
 
-    /// Hands what is pending to the writer, one job at a time.
+    /// Passes pending lines to the writer, one job at a time.
     pub fn flush(&mut self, slot: usize, writer: &mut Writer) {
         if self.busy || self.pending.is_empty() {
             return;
         }
         if self.is_gone() {
-            // Where that fails, the next lines try again.
+            // If that fails, the next lines try again.
             let _ = self.reopen();
         }
         if self.size >= self.spec.max_bytes && self.rotate().is_err() {
-            // No file larger than it may be: what cannot be kept is lost.
+            // Files must not exceed their size: the lines are lost.
             self.pending.clear();
             return;
         }
@@ -71,24 +71,24 @@ impl Log {
         self.busy = writer.submit(Job { slot, work: Work::Append { file, bytes }, errno: 0 }).is_ok();
     }
 
-    /// Whether somebody has deleted the file: what is written to it is seen by nobody.
+    /// Whether the file was deleted: later writes would be invisible.
     fn is_gone(&self) -> bool {
         rustix::fs::fstat(&self.file).is_ok_and(|file| file.st_nlink == 0)
     }
 
-    /// Has another file in the place of one that is gone.
+    /// Replaces a deleted file.
     fn reopen(&mut self) -> Result<(), IoError> {
         (self.file, self.size) = open(&LogLocation::of(&self.spec)?, "")?;
         Ok(())
     }
 
-    /// The writer is done with our job (a full disk loses lines, never the container).
+    /// The writer has finished our job (a full disk loses lines, never the container).
     pub fn flushed(&mut self) {
         self.busy = false;
     }
 
-    /// `log.3` -> `log.4` .. `log` -> `log.1`, the oldest overwritten; a new `log`. Without a new file (a full disk), nothing
-    /// moves: the file that is written to would end as one that nobody sees or counts.
+    /// Renames `log.3` to `log.4` .. `log` to `log.1`, overwriting the oldest; creates a new `log`. If that fails (a full disk),
+    /// nothing is renamed: otherwise the current file would end up invisible and uncounted.
     fn rotate(&mut self) -> Result<(), IoError> {
         let place = LogLocation::of(&self.spec)?;
         let fresh = open(&place, ".next")?;
@@ -101,15 +101,15 @@ impl Log {
     }
 }
 
-/// Where a log is: a folder that is held, and a name in it. A Pod that was given the folder of logs may have put other things
-/// there, and links in the place of folders: so each step finds its folder anew, through none, and stays in it.
+/// A log's location: an open folder, and a name in it. A Pod with the log folder mounted may have replaced files, and folders by
+/// symlinks: so each step opens its folder anew, following none, and stays in it.
 struct LogLocation<'a> {
     folder: OwnedFd,
     name: &'a OsStr,
 }
 
 impl<'a> LogLocation<'a> {
-    /// The folder is made if it is missing.
+    /// Creates the folder if it is missing.
     fn of(spec: &'a LogSpec) -> Result<LogLocation<'a>, IoError> {
         let (Some(folder), Some(name)) = (spec.path.parent(), spec.path.file_name()) else {
             return Err(IoError::from_raw_os_error(libc::EINVAL));
@@ -134,19 +134,19 @@ fn open(place: &LogLocation<'_>, suffix: &str) -> Result<(OwnedFd, u64), IoError
     Ok((file.into(), size))
 }
 
-/// Behind the name of the log: nothing for the one that is written to.
+/// The suffix of a log's name: empty for the current file.
 fn suffix(n: u32) -> String {
     if n == 0 { String::new() } else { format!(".{n}") }
 }
 
-/// Cuts `bytes` into lines. What has no end yet stays in `partial`.
+/// Splits `bytes` into lines. An unterminated rest stays in `partial`.
 fn format(partial: &mut Vec<u8>, out: &mut Vec<u8>, stream: usize, mut bytes: &[u8], now: u64) {
     while !bytes.is_empty() {
         let room = MAX_LINE - partial.len();
         let end = bytes.iter().take(room).position(|b| *b == b'\n');
         let (piece, tag, used) = match end {
             Some(end) => (&bytes[..end], b'F', end + 1),
-            // A line of exactly MAX_LINE bytes is still one line: look for its end in what follows.
+            // A line of exactly MAX_LINE bytes is not split: check whether its newline follows.
             None if bytes.len() > room && bytes[room] == b'\n' => (&bytes[..room], b'F', room + 1),
             None if bytes.len() > room => (&bytes[..room], b'P', room),
             None => {
@@ -174,7 +174,7 @@ fn line(out: &mut Vec<u8>, stream: usize, tag: u8, text: &[u8], now: u64) {
     out.push(b'\n');
 }
 
-/// RFC 3339 in UTC with nine digits of a second: `2026-11-20T17:06:56.000000001Z`.
+/// RFC 3339 in UTC with nanoseconds: `2026-11-20T17:06:56.000000001Z`.
 fn timestamp(out: &mut Vec<u8>, now: u64) {
     let (seconds, nanos) = (now / 1_000_000_000, now % 1_000_000_000);
     let (days, second) = (seconds / 86_400, seconds % 86_400);
@@ -276,7 +276,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let spec = LogSpec { path: dir.path().join("0.log"), max_bytes: 200, max_files: 3 };
         let mut log = Log::open(spec.clone()).unwrap();
-        // As if no new file could be made.
+        // Prevents the creation of a new file.
         fs::create_dir(dir.path().join("0.log.next")).unwrap();
         let mut writer = Writer::new();
         for n in 0..1000 {
@@ -351,7 +351,7 @@ mod tests {
         let mut log = Log::open(spec.clone()).unwrap();
         for n in 0..40 {
             log.take(0, format!("line {n}\n").as_bytes(), n);
-            // What the writer does, at once.
+            // Acts like the writer, at once.
             if log.size >= spec.max_bytes {
                 log.rotate().unwrap();
             }

@@ -1,5 +1,5 @@
-//! The name of the shim's socket: somebody may remove it, or put something else in its place, and then no agent finds the shim any
-//! more. So it listens again under its name.
+//! The name of the shim's socket: if it is removed or replaced, no agent can find the shim any more. So it listens again under its
+//! name.
 
 use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -9,10 +9,10 @@ use super::Shim;
 use crate::socket;
 use podwright_sys::io;
 
-/// How often it is looked at while no agent is connected: while one is, it has no need of it, and asks.
+/// The check interval while no agent is connected: a connected agent does not need the name, and requests checks.
 const LOOK_MS: u64 = 1000;
 
-/// Where the socket is, and which one it is.
+/// The socket's path and identity.
 #[derive(Default)]
 pub struct Name {
     folder: Option<PathBuf>,
@@ -21,21 +21,21 @@ pub struct Name {
 }
 
 impl Name {
-    /// The agent that started us has made the socket in this folder.
+    /// Records the socket that the agent created in this folder.
     pub fn begin(&mut self, folder: Option<&Path>) {
         self.folder = folder.map(Path::to_owned);
         self.socket = folder.and_then(print);
     }
 }
 
-/// The device and number of a folder's socket.
+/// The device and inode of a folder's socket.
 fn print(folder: &Path) -> Option<(u64, u64)> {
     let found = std::fs::symlink_metadata(folder.join("s")).ok()?;
     Some((found.dev(), found.ino()))
 }
 
 impl Shim {
-    /// When the name is looked at next, if it need be.
+    /// When the name must be checked next, if at all.
     pub(super) fn next_look(&self) -> Option<u64> {
         let is_alone = self.name.folder.is_some() && !self.stopping && !self.peers.values().any(|p| p.is_proven());
         is_alone.then_some(self.name.looked_ms.saturating_add(LOOK_MS))
@@ -48,7 +48,7 @@ impl Shim {
         }
     }
 
-    /// Listens again if the name is not that of our socket any more.
+    /// Listens again if the name no longer refers to our socket.
     pub(super) fn keep_name(&mut self) {
         let Some(folder) = &self.name.folder else { return };
         if self.stopping || self.name.socket.is_some() && print(folder) == self.name.socket {
@@ -79,7 +79,7 @@ mod tests {
         let first = socket::listen(dir.path()).unwrap();
         name.begin(Some(dir.path()));
         assert!(name.socket.is_some() && print(dir.path()) == name.socket);
-        // The first is still open, so its number is not another's.
+        // The first is still open, so its inode is not reused.
         let _second = socket::listen(dir.path()).unwrap();
         assert_ne!(print(dir.path()), name.socket);
         drop(first);

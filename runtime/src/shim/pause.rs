@@ -54,9 +54,9 @@ unsafe fn syscall(nr: usize, a: usize, b: usize, c: usize, d: usize) -> isize {
 
 #[unsafe(no_mangle)]
 extern "C" fn _start() -> ! {
-    // Executed from a memfd, it would be called `memfd:pause`.
+    // Executed from a memfd, its name would be `memfd:pause`.
     unsafe { syscall(nr::PRCTL, PR_SET_NAME, c"pause".as_ptr() as usize, 0, 0) };
-    // PID 1 gets only signals that it handles, or SIGKILL from outside; everyone else should end on SIGTERM as usual.
+    // PID 1 only gets signals that it handles, or SIGKILL from outside; other processes should end on SIGTERM as usual.
     let set: u64 = 1 << (SIGCHLD - 1);
     unsafe { syscall(nr::RT_SIGPROCMASK, SIG_BLOCK, &raw const set as usize, 0, 8) };
     loop {

@@ -1,8 +1,7 @@
-//! One connection from an agent: a handshake, then frames in, frames out, never waiting.
+//! One connection from an agent: a handshake, then frames in, frames out, without blocking.
 //!
-//! Nothing that a peer sends is looked at before it has proven to be the agent (see [`crate::handshake`]), and nothing is sent to
-//! it. One that sends garbage, hoards descriptors or does not read is dropped; those that stall before they have proven
-//! anything make room for others.
+//! A peer's input is ignored until it has proven to be the agent (see [`crate::handshake`]), and nothing is sent to it. One that
+//! sends garbage, hoards descriptors or does not read is dropped; unauthenticated ones that stall make room for others.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,11 +13,11 @@ use podwright_sys::io::{self, PollFd};
 use super::Shim;
 use super::container::Requester;
 
-/// An agent that lets so many answers wait is taken for dead.
+/// With more unread answers an agent is considered dead.
 const MAX_WAITING: usize = 256;
-/// Connections at once: an agent has one, an agent that takes over another.
+/// Maximum connections: an agent has one, and its successor another.
 const MAX_PEERS: usize = 8;
-/// Descriptors that wait for their frame: those of one frame, and some that came with the next.
+/// Maximum descriptors waiting for their frame: those of one frame, and some of the next.
 const MAX_HELD: usize = 4 * io::MAX_FDS;
 
 pub struct Peer {
@@ -26,7 +25,7 @@ pub struct Peer {
     greeting: handshake::Shim,
     pub frames: Frames,
     out: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
-    /// Bytes of the first frame of `out` that have gone already.
+    /// Bytes of the first frame of `out` sent so far.
     sent: usize,
 }
 
@@ -48,10 +47,10 @@ impl Peer {
         self.greeting == handshake::Shim::Proven
     }
 
-    /// Takes what has come of the handshake; `false` when the peer is not the agent.
+    /// Handles received handshake bytes; `false` if the peer is not the agent.
     fn greet(&mut self, secret: &mut Option<handshake::Secret>) -> bool {
         while !self.is_proven() {
-            // The first frame may have come together with the handshake, its descriptors too; a handshake itself has none.
+            // The first frame may arrive together with the handshake, with descriptors; the handshake itself has none.
             let Some(theirs) = self.frames.bytes.first_chunk() else { return self.frames.fds.is_empty() };
             match self.greeting.take(theirs, secret) {
                 Ok(ours) => self.out.extend(ours.map(|bytes| (bytes.to_vec(), Vec::new()))),
@@ -62,13 +61,13 @@ impl Peer {
         self.flush()
     }
 
-    /// Reads what has come; `false` when the agent is gone.
+    /// Reads available input; `false` when the agent is gone.
     pub fn receive(&mut self, buffer: &mut [u8]) -> bool {
         match io::receive(self.socket.as_fd(), buffer, &mut self.frames.fds) {
             Ok(0) => false,
             Ok(n) => {
                 self.frames.bytes.extend_from_slice(&buffer[..n]);
-                // It stays, and what came may be somebody's environment. (What is freed is overwritten.)
+                // The buffer is kept, and the input may contain environments. (Freed memory is overwritten.)
                 buffer[..n].fill(0);
                 self.frames.fds.len() <= MAX_HELD
             }
@@ -76,8 +75,8 @@ impl Peer {
         }
     }
 
-    /// Queues a frame and sends what the socket takes; `false` when the agent is gone. An answer that is too long is told to be,
-    /// with none of its descriptors: who is not answered takes the shim for dead.
+    /// Queues a frame and sends as much as the socket accepts; `false` when the agent is gone. An oversized answer is replaced by
+    /// an error, without descriptors: an unanswered agent would consider the shim dead.
     pub fn send(&mut self, message: &Message, mut fds: Vec<OwnedFd>) -> bool {
         let version = self.frames.version;
         let encoded = encode(message, fds.len(), version).or_else(|why| {
@@ -110,13 +109,13 @@ impl Peer {
 }
 
 impl Shim {
-    /// Takes a connection in, if root's.
+    /// Accepts a connection from root.
     pub(super) fn welcome(&mut self, socket: OwnedFd) {
         if !io::peer_uid(socket.as_fd()).is_ok_and(|uid| uid == 0) {
             return;
         }
         if self.peers.len() >= MAX_PEERS {
-            // Numbers ascend: the first is the oldest.
+            // Ids ascend: the first is the oldest.
             let Some(id) = self.peers.iter().find(|(_, p)| !p.is_proven()).map(|(id, _)| *id) else { return };
             self.peers.remove(&id);
         }
@@ -124,12 +123,12 @@ impl Shim {
         self.peers.insert(self.next_peer, Peer::new(socket));
     }
 
-    /// Reads from one agent and does what it asks.
+    /// Reads from one agent and handles its requests.
     pub(super) fn serve(&mut self, id: u64, fd: &PollFd) {
         self.serve_by(id, fd, Shim::handle);
     }
 
-    /// Reads from one agent and has done what it asks.
+    /// Reads from one agent and passes its requests to `handle`.
     pub(super) fn serve_by(
         &mut self,
         id: u64,
@@ -185,7 +184,7 @@ mod tests {
     use super::*;
     use crate::protocol::{Call, OLDEST, VERSION};
 
-    /// An agent that is older than its shim (somebody went back to the release before) understands what it is told.
+    /// An agent older than its shim (after a downgrade) understands the answers.
     #[test]
     fn each_agent_is_answered_in_the_version_that_it_speaks() {
         for version in [OLDEST, VERSION] {

@@ -1,18 +1,18 @@
-//! What agent and shim say to each other: the plan, which is all that the agent wants of a shim, complete and checked, so that the
-//! shim only executes it; its answers; and the frames that carry both.
+//! The protocol between agent and shim: plans, complete and validated, so that the shim only executes them; answers; and the frames
+//! that carry both.
 //!
-//! A frame is a header of 8 bytes (length of the text as u32, number of descriptors as u8, protocol version as u8, two
-//! zero bytes), then JSON. Descriptors travel with the first byte of their frame. Unknown fields are ignored and new
-//! ones have defaults, so that a new agent drives old shims; a change that breaks this raises [`VERSION`].
+//! A frame is a header of 8 bytes (length of the text as u32, number of descriptors as u8, protocol version as u8, two zero bytes),
+//! then JSON. Descriptors travel with the first byte of their frame. Unknown fields are ignored and new ones have defaults, so that
+//! a new agent drives old shims; a change that breaks this raises [`VERSION`].
 //!
-//! A shim outlives the agent that has started it, so either may be the older one. Both speak [`VERSION`] and the one before
-//! ([`OLDEST`]): an agent begins with the newest; a shim that does not know that hangs up before it does anything, and is asked again
-//! in the one before. A shim answers each agent in the version that this one speaks. A message whose meaning differs between two
-//! versions is translated here, where the frame's version is known.
+//! A shim outlives the agent that started it, so either may be the older one. Both support [`VERSION`] and the one before
+//! ([`OLDEST`]): an agent begins with the newest; a shim without it closes the connection before doing anything, and is asked again
+//! in the previous one. A shim answers each agent in the agent's version. A message whose meaning differs between two versions is
+//! translated here, where the frame's version is known.
 //!
 //! ```text
 //! 1   the first
-//! 2   the same messages; a shim answers in the version that it is asked in, and so also works for an agent that is older
+//! 2   the same messages; a shim answers in the version of the request, and so also works with an older agent
 //! ```
 
 use std::io::{Error as IoError, ErrorKind, Write};
@@ -34,10 +34,10 @@ pub use bounds::{Failure, FailureKind};
 pub use types::{BIRTH, Exit, ExitReason, LogSpec, PidMode, StartFailure};
 
 pub const VERSION: u8 = 2;
-/// The oldest version that is still spoken.
+/// The oldest supported version.
 pub const OLDEST: u8 = 1;
 const HEADER: usize = 8;
-/// No honest frame's text is larger: who sends a larger one is hung up on.
+/// Maximum text size of a valid frame: the connection is closed on a larger one.
 pub const MAX_FRAME: usize = 8 << 20;
 
 /// Agent to shim. Every request gets one [`Message::Reply`] with its `id`, in any order.
@@ -51,14 +51,14 @@ pub struct Request {
 
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Call {
-    /// -> [`Answer::State`], with the network namespace as descriptor when there is a sandbox.
+    /// -> [`Answer::State`], with the network namespace as descriptor if there is a sandbox.
     State,
     /// Descriptor: the network namespace to join, if `join_net`. -> [`Answer::State`] as above.
     Sandbox(Box<SandboxPlan>),
     /// Descriptors: the seccomp programs. -> [`Answer::Pid`] when it is ready to start.
     Create(Box<ContainerPlan>),
-    /// -> [`Answer::Done`] when the process has been executed. It may follow its [`Call::Create`] at once, and waits for the birth then; a
-    /// shim of an earlier release refuses that.
+    /// -> [`Answer::Done`] when the process has been executed. May directly follow its [`Call::Create`], and then waits for the
+    /// birth; shims of earlier releases refuse that.
     Start {
         key: String,
     },
@@ -70,18 +70,18 @@ pub enum Call {
     Kill {
         key: String,
     },
-    /// Forgets a container that has exited (or was never created).
+    /// Drops a container that has exited (or was never created).
     Remove {
         key: String,
     },
-    /// Descriptors: stdin, stdout, stderr as `ExecPlan` says, then the seccomp programs. -> [`Answer::Pid`], with the
-    /// pty's master as descriptor when there is a terminal.
+    /// Descriptors: stdin, stdout, stderr as `ExecPlan` says, then the seccomp programs. -> [`Answer::Pid`], with the pty's master
+    /// as descriptor if there is a terminal.
     Exec(Box<ExecPlan>),
     ExecSignal {
         exec: u64,
         signal: i32,
     },
-    /// Descriptors: stdin (read end) if asked, stdout, stderr (write ends).
+    /// Descriptors: stdin (read end) if requested, stdout, stderr (write ends).
     Attach {
         key: String,
         stdin: bool,
@@ -91,7 +91,7 @@ pub enum Call {
         columns: u16,
         rows: u16,
     },
-    /// Kills everything and ends the shim; the reply comes when all is dead.
+    /// Kills everything and ends the shim; the reply is sent when everything is dead.
     Shutdown,
 }
 
@@ -102,7 +102,7 @@ pub enum Message {
         id: u64,
         result: Result<Answer, Failure>,
     },
-    /// A container ended; its exit record is on the disk.
+    /// A container exited; its exit record is on disk.
     Exited {
         key: String,
         exit: Exit,
@@ -111,7 +111,7 @@ pub enum Message {
         exec: u64,
         code: i32,
     },
-    /// `pause` ended by itself.
+    /// `pause` exited by itself.
     SandboxGone,
 }
 
@@ -122,14 +122,14 @@ pub enum Answer {
     State(ShimState),
 }
 
-/// All that a shim knows.
+/// The complete state of a shim.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ShimState {
-    /// Of `pause`; 0 when there is no sandbox (yet, or any more).
+    /// The pid of `pause`; 0 without a sandbox.
     pub sandbox: u32,
     pub containers: Vec<ContainerSnapshot>,
-    /// Whether it sets the AppArmor profiles of processes; a shim of an earlier release says nothing of it.
+    /// Whether it sets processes' AppArmor profiles; missing in earlier releases.
     pub app_armor: bool,
 }
 
@@ -140,7 +140,7 @@ pub struct ContainerSnapshot {
     /// Nanoseconds since 1970.
     pub started_ns: Option<u64>,
     pub exit: Option<Exit>,
-    /// Of its plan, for an agent that has lost its record. A shim of an earlier release says nothing of it.
+    /// From its plan, for an agent that has lost its record. Missing in earlier releases.
     #[serde(default)]
     pub log: Option<LogSpec>,
     #[serde(default)]
@@ -153,15 +153,15 @@ pub struct ContainerSnapshot {
 #[serde(default)]
 pub struct SandboxPlan {
     pub id: String,
-    /// Empty: no UTS namespace of its own.
+    /// Empty: no own UTS namespace.
     pub hostname: String,
     pub new_net: bool,
     pub join_net: bool,
     pub new_ipc: bool,
     pub new_pid: bool,
-    /// The ids of the host that its own user namespace maps, if it has one: then that owns all its new namespaces.
+    /// The host ids of its user namespace, if it has one: then that owns all its new namespaces.
     pub users: Option<IdRange>,
-    /// Files below `/proc`, with what to write; see `sysctl::files` of the runtime.
+    /// Files below `/proc`, with the text to write; see `sysctl::files` of the runtime.
     pub sysctls: Vec<(PathBuf, String)>,
     /// The cgroup of `pause`, an absolute path.
     pub cgroup: PathBuf,
@@ -169,29 +169,29 @@ pub struct SandboxPlan {
     pub shm: Option<PathBuf>,
     /// The journal to write to.
     pub journal: Option<PathBuf>,
-    /// The folder of the shim's own socket, where it listens again should the socket's name be gone. `None`: it does not.
+    /// The folder of the shim's own socket, where it listens again if the socket's name is removed. `None`: it does not.
     pub run: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ContainerPlan {
     pub key: String,
-    /// Absolute path of its cgroup, fresh.
+    /// The absolute path of its cgroup, newly created.
     pub cgroup: PathBuf,
-    /// Where its exit is recorded.
+    /// The path of its exit record.
     pub exit_file: PathBuf,
     pub log: Option<LogSpec>,
     pub stdin: bool,
     pub stdin_once: bool,
     pub pid: PidMode,
-    /// The container whose PID namespace it joins, where `pid` gives each one of its own.
+    /// The container whose PID namespace it joins, if `pid` is `Container`.
     #[serde(default)]
     pub pid_of: Option<String>,
     pub root: RootPlan,
     /// In order; parents before children.
     pub mounts: Vec<MountPlan>,
     pub devices: Vec<DevicePlan>,
-    /// Make the standard `/dev` nodes and links (a `/dev` of its own is mounted).
+    /// Create the standard `/dev` nodes and links (it has its own `/dev`).
     pub standard_devices: bool,
     pub masked_paths: Vec<PathBuf>,
     pub readonly_paths: Vec<PathBuf>,
@@ -204,10 +204,10 @@ pub struct RootPlan {
     pub layers: Vec<PathBuf>,
     pub upper: PathBuf,
     pub work: PathBuf,
-    /// The folder that the root is mounted on in the container's own mount namespace.
+    /// The mount point of the root in the container's mount namespace.
     pub dir: PathBuf,
     pub readonly: bool,
-    /// Device nodes of the image cannot be opened.
+    /// The image's device nodes cannot be opened.
     #[serde(default)]
     pub nodev: bool,
 }
@@ -219,21 +219,21 @@ pub struct MountPlan {
     /// `MOUNT_ATTR_*` bits.
     pub set: u64,
     pub clear: u64,
-    /// The attributes hold for everything below too (`rro`).
+    /// The attributes apply to everything below too (`rro`).
     pub recursive_attrs: bool,
     /// `MS_PRIVATE`, `MS_SLAVE` or `MS_SHARED`; always recursive.
     pub propagation: u64,
-    /// Shown through the sandbox's mapping of ids, where it has one.
+    /// Idmapped with the sandbox's user namespace, if it has one.
     #[serde(default)]
     pub idmap: Option<Idmap>,
 }
 
-/// How much of a bind mount is shown through a mapping of ids.
+/// Which part of a bind mount is idmapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Idmap {
-    /// It alone.
+    /// Only the mount itself.
     Single,
-    /// It, and what is mounted below it.
+    /// Including the mounts below it.
     Recursive,
 }
 
@@ -262,7 +262,7 @@ pub struct DevicePlan {
     pub gid: u32,
 }
 
-/// What is executed, and as whom: the same for a container's first process and for an exec.
+/// The program and its credentials: for a container's first process and for an exec.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ProcessPlan {
@@ -276,16 +276,16 @@ pub struct ProcessPlan {
     pub umask: Option<u32>,
     pub caps: CapSets,
     pub no_new_privs: bool,
-    /// The AppArmor profile that it runs under. A shim of an earlier release sets none: see [`ShimState::app_armor`].
+    /// Its AppArmor profile. Shims of earlier releases set none: see [`ShimState::app_armor`].
     pub app_armor: Option<String>,
     /// (`RLIMIT_*`, soft, hard)
     pub rlimits: Vec<(u32, u64, u64)>,
     pub oom_score_adj: Option<i32>,
     pub terminal: bool,
     pub size: Option<(u16, u16)>,
-    /// Flags of the filters whose programs come as descriptors, in the order of loading.
+    /// Flags of the filters whose programs are passed as descriptors, in loading order.
     pub seccomp: Vec<u32>,
-    /// How long it may take to be born, and then to be executed, in milliseconds; then it is killed.
+    /// Time limit for being born, and then for being executed, in milliseconds; then it is killed.
     #[serde(default = "birth_ms")]
     pub birth_ms: u64,
 }
@@ -296,19 +296,19 @@ fn birth_ms() -> u64 {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ExecPlan {
-    /// The agent's name for it, unique among all its agents (random).
+    /// The agent's id of it, unique among all its agents (random).
     pub exec: u64,
     pub key: String,
     pub process: ProcessPlan,
     pub stdin: bool,
     pub stdout: bool,
     pub stderr: bool,
-    /// Kill it after so long.
+    /// Kill it after this time.
     pub timeout_ms: Option<u64>,
 }
 
 impl Call {
-    /// Whose plan may be long, as people know it.
+    /// What an oversized plan is for, in users' terms.
     pub fn subject(&self) -> String {
         match self {
             Call::Sandbox(plan) => format!("sandbox {}", plan.id),
@@ -319,7 +319,7 @@ impl Call {
     }
 }
 
-/// A text that is written, and nothing of it beyond what a frame takes.
+/// A bounded writer: fails beyond the size of a frame.
 struct Bounded<F>(usize, F);
 
 impl<F: FnMut(&[u8])> Write for Bounded<F> {
@@ -337,7 +337,7 @@ impl<F: FnMut(&[u8])> Write for Bounded<F> {
     }
 }
 
-/// Whether a frame takes this with so much else. Error: that is more than it takes.
+/// The size of a part, if a frame holds it with this much else. Fails if not.
 pub fn fits(part: &impl Serialize, beside: usize) -> Result<usize, IoError> {
     let mut length = 0;
     let left = MAX_FRAME.saturating_sub(beside);
@@ -345,7 +345,7 @@ pub fn fits(part: &impl Serialize, beside: usize) -> Result<usize, IoError> {
     Ok(length)
 }
 
-/// The bytes of a frame, in that version of the protocol. Error: there would be more than the other one takes.
+/// The bytes of a frame, in that version of the protocol. Fails if the receiver would reject its size.
 pub fn encode(message: &impl Serialize, fds: usize, version: u8) -> Result<Vec<u8>, IoError> {
     let mut frame = vec![0u8; HEADER];
     serde_json::to_writer(Bounded(MAX_FRAME, |bytes: &[u8]| frame.extend_from_slice(bytes)), message)?;
@@ -356,25 +356,25 @@ pub fn encode(message: &impl Serialize, fds: usize, version: u8) -> Result<Vec<u
     Ok(frame)
 }
 
-/// Bytes and descriptors received so far, cut into frames.
+/// Received bytes and descriptors, split into frames.
 #[derive(Debug)]
 pub struct Frames {
     pub bytes: Vec<u8>,
     pub fds: Vec<OwnedFd>,
-    /// Of the last frame: what the other one speaks. Before any, what everybody understands.
+    /// The version of the last frame: what the peer speaks. Initially the oldest.
     pub version: u8,
-    /// So many bytes are still to come of a frame that is not taken.
+    /// Remaining bytes of a skipped frame.
     pub left_out: usize,
 }
 
-/// A frame, or how one begins that is longer than any that is taken, and how long it is.
+/// A frame, or the beginning and length of an oversized one.
 #[derive(Debug)]
 pub enum Frame<T> {
     Whole(T, Vec<OwnedFd>),
     TooLong(Vec<u8>, usize),
 }
 
-/// Of a frame that is too long so many bytes are looked at.
+/// How many bytes of an oversized frame are inspected.
 const BEGINNING: usize = 64;
 
 impl Default for Frames {
@@ -384,7 +384,7 @@ impl Default for Frames {
 }
 
 impl Frames {
-    /// The next frame of somebody who is known. What is left of one that is too long is left out, if there is a next.
+    /// The next frame of an authenticated peer. The rest of an oversized one is skipped.
     pub fn take_known<T: DeserializeOwned>(&mut self) -> Result<Option<Frame<T>>, IoError> {
         let gone = self.left_out.min(self.bytes.len());
         self.bytes.drain(..gone);
@@ -401,7 +401,7 @@ impl Frames {
         Ok(Some(Frame::TooLong(beginning, length)))
     }
 
-    /// The next whole frame with its descriptors, if there is one.
+    /// The next complete frame with its descriptors, if any.
     pub fn take<T: DeserializeOwned>(&mut self) -> Result<Option<(T, Vec<OwnedFd>)>, IoError> {
         let bad = |why: String| IoError::new(ErrorKind::InvalidData, why);
         let Some(header) = self.bytes.first_chunk::<HEADER>() else { return Ok(None) };

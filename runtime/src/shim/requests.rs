@@ -1,4 +1,4 @@
-//! What an agent may ask of a shim, one method per request. Whatever takes time is answered later, by the loop.
+//! The shim's request handlers, one method per request. Long operations are answered later, by the loop.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,7 +20,7 @@ use podwright_sys::{self as sys, Kernel, SysResult, io, own};
 pub(super) type Outcome = Result<Option<Answer>, Failure>;
 
 impl Shim {
-    /// Does one request. `None` means that the loop answers when it is done.
+    /// Handles one request. `None` means that the loop answers when it is done.
     pub(super) fn handle(&mut self, peer: u64, request: Request, fds: Vec<OwnedFd>) {
         let requester = Requester { peer, id: request.id };
         let journal = self.journal.because(request.cause.clone());
@@ -48,7 +48,7 @@ impl Shim {
         }
     }
 
-    /// All we know, and the sandbox's network namespace.
+    /// The complete state, and the sandbox's network namespace.
     pub(super) fn reply_state(&mut self, requester: Requester) {
         let state = self.state();
         let net = (state.sandbox != 0).then(|| process::namespace_of(state.sandbox, "net").ok()).flatten();
@@ -129,7 +129,7 @@ impl Shim {
             Phase::Created if container.ended.is_none() && container.failure.is_none() => {
                 container.start(requester, &journal)?
             }
-            // As soon as it is born.
+            // Starts once it is born.
             Phase::Creating(..) if container.failure.is_none() && container.starter.is_none() => {
                 container.starter = Some(requester);
             }
@@ -160,7 +160,7 @@ impl Shim {
             if container.failure.is_none() {
                 return Err(Failure::new(FailureKind::Conflict, format!("container {key} has not ended")));
             }
-            // One that could not be made ends by itself: then another may have its name.
+            // One that could not be created exits by itself: then its name is free.
             container.remover = Some(requester);
             return Ok(None);
         }
@@ -274,13 +274,13 @@ impl Shim {
     }
 }
 
-/// Kills all of a container: by its cgroup, and its first process even if that could not be done.
+/// Kills a whole container: through its cgroup, and its first process even if that fails.
 pub(super) fn kill_container(kernel: &Kernel, container: &Container) -> SysResult<()> {
     let killed = kernel.write(&container.plan.cgroup.join("cgroup.kill"), "1");
     kernel.kill(container.pidfd.as_fd(), libc::SIGKILL, &container.plan.key).and(killed)
 }
 
-/// The namespaces that containers share with `pause`; all others are the shim's own already.
+/// The namespaces that containers share with `pause`; all others are already the shim's.
 fn namespaces_of(plan: &SandboxPlan) -> u64 {
     let net = plan.new_net || plan.join_net;
     [(net, NEWNET), (plan.new_ipc, NEWIPC), (!plan.hostname.is_empty(), NEWUTS)]
@@ -307,7 +307,7 @@ pub(super) fn pair(kernel: &Kernel) -> SysResult<(OwnedFd, OwnedFd)> {
     )
 }
 
-/// The streams of a container: our ends, and the child's.
+/// A container's streams: our ends, and the child's.
 fn pipes(plan: &ContainerPlan) -> Result<(Stdio, [Option<OwnedFd>; 3]), Failure> {
     let mut stdio = Stdio::default();
     (stdio.terminal, stdio.stdin_once) = (plan.process.terminal, plan.stdin_once);

@@ -1,4 +1,4 @@
-//! How a sandbox is made: its namespaces, and `pause`, which holds them.
+//! Creates a sandbox: its namespaces, and `pause`, which holds them.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use podwright_sys::process::{self, NEWIPC, NEWNET, NEWPID, NEWUSER, NEWUTS};
 use podwright_sys::users::IdRange;
 use podwright_sys::{Kernel, kept};
 
-/// How long `pause` may take to be borne: meanwhile nobody else is answered.
+/// Time limit for the birth of `pause`: no one else is answered meanwhile.
 const BORNE: Duration = Duration::from_secs(8);
 
 impl Shim {
@@ -63,8 +63,8 @@ impl Shim {
                 (pid, pidfd, None)
             }
             Some(range) => {
-                // Who looks into `pause` needs rights over the owner of its program. Its containers' births are of its user
-                // namespace, and do.
+                // Inspecting `pause` requires privileges over the owner of its program. Its containers' bearers are in its user
+                // namespace, and have them.
                 kernel.chown_in(pause.as_fd(), "", range.host, range.host)?;
                 let life = |child| child::sandbox::bearer(context(child), &plan, namespaces, net, pause);
                 let bearer = fork::clone3(forker, &kernel, 0, Some(cgroup.as_fd()), "bearer of pause", life)?;
@@ -81,7 +81,7 @@ impl Shim {
     }
 }
 
-/// The namespaces that are born with `pause`.
+/// The namespaces created together with `pause`.
 fn born_with(plan: &SandboxPlan) -> u64 {
     let flags = [
         (plan.new_net, NEWNET),
@@ -93,7 +93,7 @@ fn born_with(plan: &SandboxPlan) -> u64 {
     flags.iter().filter(|(wanted, _)| *wanted).map(|(_, flag)| flag).sum()
 }
 
-/// Waits until `pause` is born: that takes a few system calls of the bearer's, in which no container has a hand.
+/// Waits until `pause` is born: this takes a few system calls of the bearer, which no container can influence.
 fn await_pause(
     kernel: &Kernel,
     (bearer, pidfd): (u32, OwnedFd),
@@ -112,7 +112,7 @@ fn await_pause(
             Said::Nothing => {
                 let left = deadline.saturating_sub(now_ms());
                 if left == 0 {
-                    // What it may still bear ends by itself: nobody is left who would tell it to go on.
+                    // A late child exits by itself: it will never be told to go on.
                     let _ = kernel.kill(pidfd.as_fd(), libc::SIGKILL, "bearer of pause");
                     return failed("pause was not born in time");
                 }
@@ -123,7 +123,7 @@ fn await_pause(
     }
 }
 
-/// Maps the users of `pause`, lets it go on, and gives the user namespace that it has.
+/// Maps the ids of `pause`, lets it go on, and returns its user namespace.
 fn map_users(kernel: &Kernel, pause: u32, range: IdRange, sync: BorrowedFd<'_>) -> Result<OwnedFd, Failure> {
     users::map(kernel, pause, range)?;
     let namespace =

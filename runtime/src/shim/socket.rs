@@ -1,4 +1,4 @@
-//! The socket that a shim listens at.
+//! The listening socket of a shim.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-/// The socket's path can be longer than a socket address: so it is named through its folder's descriptor.
+/// The socket's path may exceed a socket address: so it is named through its folder's descriptor.
 pub fn short_path(folder: &File) -> std::path::PathBuf {
     io_path(folder.as_raw_fd())
 }
@@ -15,7 +15,7 @@ fn io_path(fd: i32) -> std::path::PathBuf {
     format!("/proc/self/fd/{fd}/s").into()
 }
 
-/// Listens at `<folder>/s`; an old socket there is replaced.
+/// Listens at `<folder>/s`, replacing an old socket. Fails if it cannot be created.
 pub fn listen(folder: &Path) -> std::io::Result<UnixListener> {
     match std::fs::remove_file(folder.join("s")) {
         Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),

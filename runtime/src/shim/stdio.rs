@@ -1,7 +1,7 @@
-//! A container's streams: from its pipes or terminal to the log and to whoever is attached, and from them to its stdin.
+//! A container's streams: from its pipes or terminal to the log and to attached clients, and from them to its stdin.
 //!
-//! Nothing here waits. What cannot be passed on is kept, up to a bound; above it the container's pipe is not read, so
-//! that its writer waits as it would on any full pipe.
+//! Nothing here blocks. Unsent data is buffered, up to a bound; above it the container's pipe is not read, so that its writer
+//! blocks as on any full pipe.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,19 +10,19 @@ use super::log::Log;
 use super::writer::Writer;
 use podwright_sys::io::{self, PollFd};
 
-/// While more than this waits for one reader, the container's output is not read.
+/// While more than this is buffered for one reader, the container's output is not read.
 const MAX_WAITING: usize = 64 << 10;
 
-/// A part of [`Stdio`] that is waited for.
+/// A part of [`Stdio`] to poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StdioPart {
     /// The container's stdout (0) or stderr (1).
     Output(usize),
-    /// The container's stdin takes bytes.
+    /// The container's stdin accepts bytes.
     Input,
     /// Attached stream `0` has input for the container.
     AttachedInput(usize),
-    /// Attached stream `.0` takes bytes of output `.1`, or was closed.
+    /// Attached stream `.0` accepts bytes of output `.1`, or was closed.
     AttachedOutput(usize, usize),
 }
 
@@ -67,7 +67,7 @@ impl Stdio {
         self.attached.push(attached);
     }
 
-    /// Adds what should be waited for now.
+    /// Adds what should be polled now.
     pub fn interests(&self, mut add: impl FnMut(StdioPart, PollFd)) {
         let full = self.log.as_ref().is_some_and(|l| l.full()) || self.attached.iter().any(|a| a.full());
         if !full {
@@ -86,7 +86,7 @@ impl Stdio {
             }
             for (stream, fd) in attached.outputs.iter().enumerate() {
                 if let Some(fd) = fd {
-                    // Without anything to say, only the error of a closed reader is of interest.
+                    // Without pending data, only an error of a closed reader is of interest.
                     let events = if attached.waiting[stream].is_empty() { 0 } else { libc::POLLOUT };
                     add(StdioPart::AttachedOutput(i, stream), PollFd::new(fd.as_fd(), events));
                 }
@@ -94,7 +94,7 @@ impl Stdio {
         }
     }
 
-    /// Something happened to `part`.
+    /// `part` is ready.
     pub fn ready(&mut self, part: StdioPart, buffer: &mut [u8], now: u64) {
         match part {
             StdioPart::Output(stream) => self.read_output(stream, buffer, now),
@@ -104,7 +104,7 @@ impl Stdio {
         }
     }
 
-    /// Passes pending log lines to the writer and forgets who has detached. To be called after each round.
+    /// Passes pending log lines to the writer and drops detached clients. Call after each round.
     pub fn settle(&mut self, slot: usize, writer: &mut Writer) {
         if let Some(log) = &mut self.log {
             log.flush(slot, writer);
@@ -117,17 +117,17 @@ impl Stdio {
         self.outputs.iter().all(|o| o.is_none())
     }
 
-    /// Somebody keeps us from reading on: the disk, or an attached client that does not read.
+    /// Whether reading is blocked: by the disk, or by an attached client that does not read.
     pub fn blocked(&self) -> bool {
         self.log.as_ref().is_some_and(|log| !log.idle()) || self.attached.iter().any(|a| a.full())
     }
 
-    /// Lets go of attached clients that do not read.
+    /// Drops attached clients that do not read.
     pub fn drop_stalled(&mut self) {
         self.attached.retain(|a| !a.full());
     }
 
-    /// The container is gone: gives up on output that does not end (somebody else holds the pipe).
+    /// The container is gone: gives up on output that does not end (another process holds the pipe).
     pub fn close(&mut self, now: u64) {
         for stream in 0..2 {
             self.end_output(stream, now);
@@ -171,7 +171,7 @@ impl Stdio {
         self.detach_if_over();
     }
 
-    /// When nothing more can come out, attached inputs are of no use either.
+    /// After the end of all output, attached inputs are useless, too.
     fn detach_if_over(&mut self) {
         if self.ended() {
             for attached in self.attached.iter_mut() {
@@ -221,12 +221,12 @@ impl Stdio {
         let Some(fd) = &attached.outputs[stream] else { return };
         let waiting = &mut attached.waiting[stream];
         let (front, _) = waiting.as_slices();
-        // Nothing to write and yet ready: the reader has gone.
+        // Ready without pending data: the reader is gone.
         let wrote = if front.is_empty() { None } else { io::write_some(fd.as_fd(), front) };
         match wrote {
             Some(n) => drop(waiting.drain(..n)),
             None => {
-                // A client that closed its output has detached altogether.
+                // A client that closed its output has detached completely.
                 *attached = Attached { input: None, outputs: [None, None], waiting: Default::default() };
                 return;
             }

@@ -1,7 +1,7 @@
-//! Threads that may wait for a disk, one for logs and one for exit records, so that the loop never does.
+//! Threads that may block on a disk, one for logs and one for exit records, so that the loop never does.
 //!
-//! The shim forks with raw clone3, and the child gets whatever state the allocator is in: so these threads never
-//! allocate, free or lock. Jobs are boxes of the main thread's, whose addresses go back and forth over two pipes.
+//! The shim forks with raw clone3, and the child inherits the allocator's current state: so these threads never allocate, free or
+//! lock. Jobs are boxes of the main thread, whose addresses are exchanged over two pipes.
 
 use std::ffi::CString;
 use std::io::Error as IoError;
@@ -11,18 +11,18 @@ use rustix::fs::{Mode, OFlags};
 
 use podwright_sys::io;
 
-/// Which container (by its slot) a job is for, and what is to be done.
+/// A job, and the container (by slot) that it is for.
 pub struct Job {
     pub slot: usize,
     pub work: Work,
-    /// The errno of what failed, or 0.
+    /// The errno of a failure, or 0.
     pub errno: i32,
 }
 
 pub enum Work {
     /// Append `bytes` to an open log.
     Append { file: OwnedFd, bytes: Vec<u8> },
-    /// Make `bytes` the content of `name` in `folder`, durably: written aside, synced, renamed.
+    /// Durably make `bytes` the content of `name` in `folder`: written aside, synced, renamed.
     Commit { folder: OwnedFd, aside: CString, name: CString, bytes: Vec<u8> },
 }
 
@@ -36,7 +36,7 @@ impl Writer {
         Writer { pipes: None }
     }
 
-    /// Where finished jobs announce themselves.
+    /// Readable when jobs have finished.
     pub fn done(&self) -> Option<BorrowedFd<'_>> {
         self.pipes.as_ref().map(|(_, done)| done.as_fd())
     }
@@ -50,7 +50,7 @@ impl Writer {
         io::write_fully(jobs.as_fd(), &address.to_ne_bytes())
     }
 
-    /// A finished job, if there is one.
+    /// A finished job, if any.
     pub fn take(&mut self) -> Option<Box<Job>> {
         let mut address = [0u8; size_of::<usize>()];
         let got = io::read_some(self.done()?, &mut address)?;
@@ -70,7 +70,7 @@ fn start() -> Result<(OwnedFd, OwnedFd), IoError> {
     Ok((jobs_in, done_out))
 }
 
-/// The thread. No allocation, no lock, no panic below here.
+/// The thread. No allocation, lock or panic in here.
 fn work(jobs: BorrowedFd<'_>, done: BorrowedFd<'_>) {
     let mut address = [0u8; size_of::<usize>()];
     loop {
@@ -79,7 +79,7 @@ fn work(jobs: BorrowedFd<'_>, done: BorrowedFd<'_>) {
             Err(rustix::io::Errno::INTR) => continue,
             _ => return,
         }
-        // SAFETY: `submit` gave the box away; it is ours until its address goes back.
+        // SAFETY: `submit` gave the box away; it is ours until its address is sent back.
         let job = unsafe { &mut *(usize::from_ne_bytes(address) as *mut Job) };
         job.errno = match &job.work {
             Work::Append { file, bytes } => io::write_fully(file.as_fd(), bytes).err().map_or(0, errno),
@@ -92,7 +92,7 @@ fn work(jobs: BorrowedFd<'_>, done: BorrowedFd<'_>) {
 }
 
 fn commit(folder: &OwnedFd, aside: &CString, name: &CString, bytes: &[u8]) -> Result<(), IoError> {
-    // An exit without the records of what has ended would be swept away after a power loss. Most are on the disk by now.
+    // An exit without the records of its container would be removed after a power loss. Most are on disk by now.
     for record in [c"container.json", c"../../sandbox.json"] {
         if let Ok(file) = rustix::fs::openat(folder, record, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
             rustix::fs::fdatasync(&file)?;

@@ -1,4 +1,4 @@
-//! A connection to a shim that is slow, silent or full.
+//! Tests of a connection to a shim that is slow, silent or full.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ async fn a_frame_whose_asker_goes_half_way_is_not_left_in_pieces() {
     let mut shim = UnixStream::from_std(shim).unwrap();
     let cause = Cause::default();
     let signal = |key: String| client.ask(&cause, Call::Signal { key, signal: 0 }, &[]);
-    // More than the socket holds, and nobody reads.
+    // More than the socket's buffer, without a reader.
     for letter in ["a", "b"] {
         let asked = tokio::time::timeout(Duration::from_millis(50), signal(letter.repeat(2 << 20))).await;
         asked.expect_err("nobody answers");
@@ -45,7 +45,7 @@ async fn a_frame_whose_asker_goes_half_way_is_not_left_in_pieces() {
     assert_eq!(keys, [(b'a', 2 << 20), (b'c', 1)]);
 }
 
-/// A stopped shim takes nobody in, and the kernel lets connects wait for ever: not so ours.
+/// A stopped shim does not accept, and the kernel lets connects block forever: ours time out.
 #[tokio::test(start_paused = true)]
 async fn a_shim_whose_queue_is_full_is_given_up() {
     let folder = tempfile::tempdir().unwrap();
@@ -57,7 +57,7 @@ async fn a_shim_whose_queue_is_full_is_given_up() {
     let second = connect().await;
     assert!(matches!(second, Err(Error::Timeout(_, after)) if after == SILENCE), "{second:?}");
     assert!(begun.elapsed() < 2 * SILENCE);
-    // There is room as soon as somebody is taken in.
+    // There is room as soon as one is accepted.
     let third = async {
         tokio::time::sleep(SILENCE / 2).await;
         listener.accept().unwrap()
@@ -67,7 +67,7 @@ async fn a_shim_whose_queue_is_full_is_given_up() {
     drop(first);
 }
 
-/// Nothing of it goes to the shim, which would hang up: others are answered as before.
+/// It is not sent to the shim, which would disconnect: other requests are answered as before.
 #[tokio::test]
 async fn what_is_too_long_for_a_shim_is_refused_and_the_connection_stays() {
     let folder = tempfile::tempdir().unwrap();
@@ -87,7 +87,7 @@ async fn what_is_too_long_for_a_shim_is_refused_and_the_connection_stays() {
         }
     };
     let cause = Cause::default();
-    // 6 MiB as a process has them, more than twice as much as they are sent.
+    // 6 MiB in a process, more than twice as much on the wire.
     let process = ProcessPlan { env: vec![format!("V={}", "\u{1}".repeat(100 << 10)); 60], ..Default::default() };
     let (stdin, stdout, stderr) = (false, false, false);
     let plan = ExecPlan { exec: 1, key: "a_0".into(), process, stdin, stdout, stderr, timeout_ms: None };
@@ -108,7 +108,7 @@ fn start() -> Call {
     Call::Start { key: "k".into() }
 }
 
-/// Of what is answered at once, and of what takes its time.
+/// For requests answered at once, and for long ones.
 #[tokio::test(start_paused = true)]
 async fn a_shim_that_never_answers_is_hung_up_on() {
     for (call, limit) in [(Call::Signal { key: "k".into(), signal: 0 }, SILENCE), (start(), 2 * SILENCE)] {
@@ -126,7 +126,7 @@ async fn a_shim_that_never_answers_is_hung_up_on() {
     }
 }
 
-/// A birth may take long: as long as the shim answers others, it is waited for.
+/// A birth may take long: it is awaited as long as the shim answers other requests.
 #[tokio::test(start_paused = true)]
 async fn a_shim_that_is_busy_is_waited_for() {
     let folder = tempfile::tempdir().unwrap();
@@ -157,7 +157,7 @@ async fn a_shim_that_is_busy_is_waited_for() {
     assert!(begun.elapsed() > BIRTH && !client.is_dead(), "a birth may take longer than others");
 }
 
-/// Of a shim of another release, or one at fault: who has asked hears of it, and what runs goes on.
+/// From a shim of another release, or a faulty one: the requester gets an error, and everything running goes on.
 #[tokio::test]
 async fn an_answer_that_is_too_long_is_an_error_of_that_call_alone() {
     let folder = tempfile::tempdir().unwrap();
@@ -167,7 +167,7 @@ async fn an_answer_that_is_too_long_is_an_error_of_that_call_alone() {
     let (shim, _) = listener.accept().unwrap();
     shim.set_nonblocking(true).unwrap();
     let mut shim = UnixStream::from_std(shim).unwrap();
-    // As encode does, but for its bound.
+    // As encode does, without its bound.
     let frame = |message: &Message| {
         let text = serde_json::to_vec(message).unwrap();
         let length = (text.len() as u32).to_le_bytes();
@@ -202,7 +202,7 @@ async fn an_answer_that_is_too_long_is_an_error_of_that_call_alone() {
         () = serve => panic!("the agent has hung up"),
     }
     assert!(!client.has_missed());
-    // What nobody has asked for is not told again.
+    // An oversized event is not sent again.
     let unasked = frame(&Message::Exited { key: long.clone(), exit: exit() });
     tokio::io::AsyncWriteExt::write_all(&mut shim, &unasked).await.ok();
     while heard.recv().await.is_some() {}

@@ -1,4 +1,4 @@
-//! The AppArmor profile that a process goes over to when it executes.
+//! Sets the AppArmor profile that a process switches to on exec.
 
 use std::fs::File;
 use std::io::{Error as IoError, ErrorKind, Result as IoResult, Write};
@@ -10,18 +10,17 @@ use rustix::fs::{self, Mode, OFlags, ResolveFlags};
 use super::fs::{PROC, is_of};
 use super::{Kernel, SysResult};
 
-/// The root of procfs, as nothing else in it (`PROC_ROOT_INO` of the kernel).
+/// The inode of procfs's root, which nothing else in it has (`PROC_ROOT_INO` of the kernel).
 const ROOT: u64 = 1;
-/// The second is AppArmor's before Linux 5.8, and where no other security module has it.
+/// The second is for AppArmor before Linux 5.8, and if no other security module uses it.
 const ATTRIBUTES: [&str; 2] = ["thread-self/attr/apparmor/exec", "thread-self/attr/exec"];
 
 impl Kernel {
-    /// Has the caller go over to this profile when it executes, and who is born of it until then when that one does.
+    /// Makes the caller, and children it creates before then, switch to this profile on exec.
     ///
-    /// To be called where `/proc` is the host's, before a mount namespace is entered that a container has a say in: a write to
-    /// what only looks like the attribute would change nothing, and nobody would see it (CVE-2019-16884, CVE-2023-28642,
-    /// CVE-2025-52881). So what is opened is proven to be of procfs, below its root, with nothing mounted over it, and tells
-    /// what was written to it.
+    /// Call it while `/proc` is the host's, before entering a mount namespace that a container influences: a write to a fake
+    /// attribute would silently have no effect (CVE-2019-16884, CVE-2023-28642, CVE-2025-52881). So the opened file is verified to
+    /// be on procfs, below its root, with nothing mounted over it, and to return what was written.
     pub fn set_profile_on_exec(&self, profile: &str) -> SysResult<()> {
         self.op(
             "write",
@@ -56,14 +55,14 @@ fn open(proc: BorrowedFd<'_>) -> IoResult<File> {
     }
 }
 
-/// What the attribute tells: at most a page.
+/// The attribute's content: at most a page.
 fn read(attribute: &File) -> IoResult<String> {
     let mut bytes = [0; 4096];
     let length = attribute.read_at(&mut bytes, 0)?;
     Ok(String::from_utf8_lossy(&bytes[..length]).trim_end_matches(['\n', '\0']).to_owned())
 }
 
-/// A name, and in brackets its mode.
+/// A name, followed by its mode in parentheses.
 fn is_profile(told: &str, profile: &str) -> bool {
     told == profile || told.strip_prefix(profile).is_some_and(|mode| mode.starts_with(" (") && !mode[2..].contains('('))
 }
@@ -86,7 +85,7 @@ mod tests {
         }
     }
 
-    /// Where there is no such profile, and where there is no AppArmor.
+    /// Without such a profile, and without AppArmor.
     #[test]
     fn what_cannot_be_had_is_an_error() {
         let refused =

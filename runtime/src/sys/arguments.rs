@@ -1,14 +1,14 @@
-//! The arguments that this process was started with, which every user of the machine can read.
+//! This process's command-line arguments, which every user of the machine can read.
 
 use std::fs::{self, File};
 use std::io::{Error as IoError, ErrorKind, Result as IoResult};
 use std::os::unix::fs::FileExt;
 
-/// The field of `/proc/self/stat` behind the program's name that says where the arguments lie in memory (48th of all).
+/// The field of `/proc/self/stat`, counted after the program's name, with the arguments' address (field 48 of all).
 const ARG_START: usize = 45;
 
-/// Overwrites a secret wherever it stands in the arguments, so that `/proc/PID/cmdline` has `x` in its place. Who has looked before
-/// has it.
+/// Overwrites a secret in the arguments, so that `/proc/PID/cmdline` shows `x` instead. Earlier readers have already seen it. Fails
+/// if the memory cannot be written.
 pub fn hide_argument(secret: &[u8]) -> IoResult<()> {
     if secret.is_empty() {
         return Ok(());
@@ -20,11 +20,11 @@ pub fn hide_argument(secret: &[u8]) -> IoResult<()> {
         return Ok(());
     }
     let stat = fs::read_to_string("/proc/self/stat")?;
-    // The name is in brackets, and may have any signs in it.
+    // The name is in parentheses, and may contain any characters.
     let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
     let start: Option<u64> = fields.split(' ').nth(ARG_START).and_then(|field| field.parse().ok());
     let start = start.ok_or_else(|| IoError::new(ErrorKind::InvalidData, "/proc/self/stat has no arg_start"))?;
-    // Our own memory, as a file: the stack is writable, and no reference of ours leads there.
+    // Our own memory, as a file: the stack is writable, and no reference of ours points there.
     let memory = File::options().write(true).open("/proc/self/mem")?;
     let cover = vec![b'x'; secret.len()];
     places.into_iter().try_for_each(|at| memory.write_all_at(&cover, start + at as u64))

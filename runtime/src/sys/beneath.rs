@@ -1,4 +1,4 @@
-//! Paths below a folder that containers change meanwhile: opened and made without ever leaving it, nor changing what is there.
+//! Paths below a folder that containers change concurrently: opened and created without leaving it, or changing what exists.
 
 use std::ffi::OsStr;
 use std::io::{Error as IoError, ErrorKind, Result as IoResult};
@@ -11,17 +11,17 @@ use rustix::process::umask;
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 const PLACE: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
-/// Links that stay below the folder may be followed.
+/// Symlinks that stay below the folder may be followed.
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
-/// Of what we make ourselves no part is a link.
+/// Paths that we create contain no symlinks.
 const PLAIN: ResolveFlags = BENEATH.union(ResolveFlags::NO_SYMLINKS);
-/// openat2(2) gives EAGAIN while somebody renames what it goes through.
+/// openat2(2) returns EAGAIN during concurrent renames on the path.
 const ATTEMPTS: usize = 128;
 
-/// Opens `path` below `folder` as a place (O_PATH), whatever it is; folders that are missing are made, as open to their users as
-/// `folder` itself. Links that are there already are followed as long as they stay below `folder`; where folders are made, none
-/// is. What was there before is never changed. Errors: `InvalidInput` (`path` is absolute or has `..`), EXDEV (it leads out),
-/// ELOOP and ENOTDIR (somebody put something else where a folder was being made), those of openat2(2) and mkdirat(2).
+/// Opens `path` below `folder` as O_PATH, whatever it is; creates missing folders, with the permissions of `folder` itself.
+/// Existing symlinks are followed if they stay below `folder`; where folders are created, none is. Existing files are never
+/// changed. Errors: `InvalidInput` (`path` is absolute or has `..`), EXDEV (it leads out), ELOOP and ENOTDIR (a folder being
+/// created was replaced), those of openat2(2) and mkdirat(2).
 pub fn open_or_make(folder: &Path, path: &Path) -> IoResult<OwnedFd> {
     let root = fs::openat(CWD, folder, PLACE | OFlags::DIRECTORY, Mode::empty())?;
     if path.components().any(|part| !matches!(part, Component::Normal(_) | Component::CurDir)) {
@@ -40,8 +40,8 @@ pub fn open_or_make(folder: &Path, path: &Path) -> IoResult<OwnedFd> {
     Ok(found)
 }
 
-/// Opens a folder by an absolute path of which no part is a link, as a place (O_PATH); what is missing of it is made. Errors:
-/// ELOOP and ENOTDIR (a part is a link, or something else), those of openat2(2) and mkdirat(2).
+/// Opens a folder by an absolute path without symlinks, as O_PATH; creates its missing parts. Errors: ELOOP and ENOTDIR (a part is
+/// a symlink, or not a folder), those of openat2(2) and mkdirat(2).
 pub fn plain_folder(path: &Path) -> IoResult<OwnedFd> {
     let mut parts = path.components();
     let is_plain = parts.next() == Some(Component::RootDir) && parts.clone().all(|p| matches!(p, Component::Normal(_)));
@@ -66,13 +66,13 @@ pub fn plain_folder(path: &Path) -> IoResult<OwnedFd> {
     Ok(found)
 }
 
-/// As much of a path as there is, and the rest.
+/// The deepest existing part of a path, and the rest.
 fn deepest(root: OwnedFd, path: &Path) -> IoResult<(OwnedFd, &Path)> {
     for there in path.ancestors().filter(|there| !there.as_os_str().is_empty()) {
         match open(root.as_fd(), there, OFlags::empty(), BENEATH) {
             Err(Errno::NOENT) => {}
             Err(other) => return Err(other.into()),
-            // The invariant: `there` is an ancestor of `path`.
+            // Invariant: `there` is an ancestor of `path`.
             Ok(found) => return Ok((found, path.strip_prefix(there).unwrap_or(Path::new("")))),
         }
     }
@@ -89,11 +89,11 @@ fn open(folder: BorrowedFd<'_>, path: &Path, flags: OFlags, how: ResolveFlags) -
     Err(Errno::AGAIN)
 }
 
-/// Makes a folder with exactly this mode. With chmod(2) afterwards it might be another that gets it: who may write here may have
-/// put any folder of his reach in its place by then. So the umask is none while it is made, in a thread that has one of its own.
+/// Creates a folder with exactly this mode. A later chmod(2) might hit another folder: another process may have replaced it by
+/// then. So the umask is cleared during creation, in a thread with its own umask.
 fn make_folder(parent: BorrowedFd<'_>, name: &OsStr, mode: Mode) -> IoResult<()> {
     let make = || {
-        // SAFETY: the thread has been started for this alone, and holds nothing that the process expects it to share.
+        // SAFETY: the thread was started only for this, and holds nothing that the process expects it to share.
         unsafe { unshare_unsafe(UnshareFlags::FS)? };
         umask(Mode::empty());
         fs::mkdirat(parent, name, mode)
@@ -113,7 +113,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder `volume` with mode 2777, which no umask lets through, and one beside it.
+    /// A folder `volume` with mode 2777, which no umask allows, and one beside it.
     fn volume() -> (tempfile::TempDir, PathBuf, PathBuf) {
         let dir = tempfile::tempdir().unwrap();
         let (volume, outside) = (dir.path().join("volume"), dir.path().join("outside"));
@@ -138,7 +138,7 @@ mod tests {
         let held = open_or_make(&volume, Path::new("./a/./b")).unwrap();
         assert_eq!(inode(&held), std::fs::metadata(volume.join("a/b")).unwrap().ino());
         assert_eq!((mode(&volume.join("a")), mode(&volume.join("a/b"))), (0o2777, 0o2777));
-        // The process still has the umask that it had.
+        // The process's umask is unchanged.
         std::fs::create_dir(volume.join("plain")).unwrap();
         assert_ne!(mode(&volume.join("plain")) & 0o777, 0o777);
     }
@@ -170,7 +170,7 @@ mod tests {
             assert!(led.is_err(), "{path} was opened");
         }
         assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0);
-        // By its text alone, before the kernel is asked.
+        // Rejected lexically, before any system call.
         for path in ["../outside", "a/../../outside", "/tmp"] {
             let why = open_or_make(&volume, Path::new(path)).map(drop).map_err(|e| e.kind());
             assert_eq!(why, Err(ErrorKind::InvalidInput), "{path}");
@@ -205,7 +205,7 @@ mod tests {
         let look = |path: &Path| std::fs::symlink_metadata(path).ok().filter(|found| found.is_dir());
         let (ended, other_modes, mut led_out) = (AtomicBool::new(false), AtomicU32::new(0), false);
         std::thread::scope(|scope| {
-            // As soon as a folder is there, something else is in its place, for a moment.
+            // As soon as a folder is created, something else replaces it for a moment.
             scope.spawn(|| {
                 let others = [&private, &volume.join("link")];
                 for other in others.iter().cycle().take_while(|_| !ended.load(Ordering::Relaxed)) {
@@ -215,7 +215,7 @@ mod tests {
                     }
                 }
             });
-            // A folder that first has one mode and then another was changed by chmod(2), which could have met another.
+            // A folder whose mode changes was modified by chmod(2), which could have hit another one.
             scope.spawn(|| {
                 while !ended.load(Ordering::Relaxed) {
                     if look(&new).is_some_and(|found| found.ino() != inside && found.mode() & 0o7777 != 0o2777) {

@@ -1,4 +1,4 @@
-//! Births by way of a process between, which gives up all that the child must not have even in its first moment.
+//! Creates processes through an intermediate process, which drops everything that the child must not have even initially.
 
 use std::io::Error as IoError;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
@@ -8,14 +8,14 @@ use super::checked;
 use super::io::{self, PollFd};
 use super::process::{ExitOnDrop, PARENT, exit};
 
-// The states of a birth; at first it is none of these.
-/// It could not become what it should, and has said why.
+// States of a birth; initially none of these.
+/// It could not set up its state, and has reported why.
 const SAID: u32 = 1;
-/// It has called clone(2), in vain.
+/// It called clone(2), which failed.
 const REFUSED: u32 = 2;
 const BORN: u32 = 3;
 
-/// What the process between leaves behind, in memory that both have and the child has not.
+/// The intermediate process's result, in memory shared with it but not with the child.
 #[repr(C)]
 struct Told {
     state: AtomicU32,
@@ -24,27 +24,27 @@ struct Told {
     errno: AtomicI32,
 }
 
-/// How a birth by another went.
+/// The result of a birth through another process.
 pub enum Born {
-    /// The child's number, and its pidfd.
+    /// The child's pid and pidfd.
     Process(u32, OwnedFd),
-    /// `confine` failed, and has said why.
+    /// `confine` failed, and has reported why.
     Failed,
     /// clone(2) failed, after `confine`.
     Refused(IoError),
-    /// The process between was killed.
+    /// The intermediate process was killed.
     Lost,
 }
 
-/// Has a process between run `confine` and then bear `child`, by clone(2): the one of its calls that widespread filters allow.
-/// Both are siblings of the caller, which waits until the first has ended. That has the caller's own table of descriptors: what
-/// it opens or closes is opened or closed for both. It need not be able to say anything when it has confined itself.
+/// Has an intermediate process run `confine` and then create `child` by clone(2), the variant that common filters allow. Both are
+/// siblings of the caller, which waits until the first has exited. That shares the caller's descriptor table: it opens and closes
+/// descriptors for both. It need not be able to report anything after confining itself.
 ///
-/// Not recorded: the descriptor that records go by is closed meanwhile.
+/// Not recorded: the journal's descriptor is closed meanwhile.
 ///
 /// # Safety
 ///
-/// That of [`super::Kernel::clone3`], for both of them. What `confine` closes is the caller's no more.
+/// That of [`super::Kernel::clone3`], for both of them. The caller must not use what `confine` closes.
 pub unsafe fn bear_by_another<T>(confine: impl FnOnce() -> Option<T>, child: impl FnOnce(T)) -> Result<Born, IoError> {
     let page = SharedPage::new()?;
     let told = page.told();
@@ -65,7 +65,7 @@ pub unsafe fn bear_by_another<T>(confine: impl FnOnce() -> Option<T>, child: imp
     let between = unsafe { libc::syscall(libc::SYS_clone3, &args, size_of::<libc::clone_args>()) };
     if between == 0 {
         let _no_unwinding_into_the_parents_frames = ExitOnDrop;
-        // Nobody who can reach into the child's memory writes here.
+        // No process that can access the child's memory can write here.
         if !page.keep_from_children() {
             exit(1);
         }
@@ -98,7 +98,7 @@ pub unsafe fn bear_by_another<T>(confine: impl FnOnce() -> Option<T>, child: imp
     await_exit(between)?;
     Ok(match told.state.load(Ordering::Acquire) {
         BORN => {
-            // SAFETY: the kernel made this descriptor, in the table that is ours too, and its maker has ended.
+            // SAFETY: the kernel created this descriptor in our shared table, and its creator has exited.
             let pidfd = unsafe { OwnedFd::from_raw_fd(told.pidfd.load(Ordering::Relaxed)) };
             Born::Process(told.pid.load(Ordering::Relaxed), pidfd)
         }
@@ -108,10 +108,10 @@ pub unsafe fn bear_by_another<T>(confine: impl FnOnce() -> Option<T>, child: imp
     })
 }
 
-/// Waits until a sibling that exits has no descriptors any more: CLONE_VFORK has waited until its memory was gone, which is
+/// Waits until an exiting sibling has closed its descriptors: CLONE_VFORK only waited for the release of its memory, which is
 /// earlier.
 fn await_exit(pid: libc::c_long) -> Result<(), IoError> {
-    // SAFETY: plain values; gives a new descriptor of ours.
+    // SAFETY: plain values; returns a new descriptor of ours.
     let pidfd = match checked(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) }) {
         Err(e) if e.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
         // SAFETY: as above.
@@ -124,17 +124,17 @@ fn await_exit(pid: libc::c_long) -> Result<(), IoError> {
     Ok(())
 }
 
-/// clone(2): a sibling, with the caller's namespaces. `None` in the child; otherwise its number and the number of its pidfd.
+/// clone(2): a sibling, with the caller's namespaces. `None` in the child; otherwise its pid and the number of its pidfd.
 ///
 /// # Safety
 ///
-/// The child, which comes back from here too, is a copy of the calling thread alone: no other thread of this process allocates, frees
-/// or locks, ever, or the child makes nothing but system calls. It does not return to frames that its parent uses as well.
+/// The child, which also returns from here, is a copy of the calling thread alone: no other thread of this process ever allocates,
+/// frees or locks, or the child only makes system calls. It does not return to frames that its parent uses as well.
 pub unsafe fn clone_sibling() -> Result<Option<(u32, i32)>, IoError> {
     let mut pidfd: i32 = -1;
     let none = std::ptr::null_mut::<libc::c_void>();
-    // SAFETY: a fork (no CLONE_VM, no stack of its own); `pidfd` outlives the call. On all our targets the third argument is
-    // where it goes; the last two are not used.
+    // SAFETY: a fork (no CLONE_VM, no separate stack); `pidfd` outlives the call. On all our targets it is the third argument; the
+    // last two are unused.
     let pid = unsafe { libc::syscall(libc::SYS_clone, CLONE_SIBLING, none, &raw mut pidfd, none, none) };
     match checked(pid)? {
         0 => Ok(None),
@@ -145,7 +145,7 @@ pub unsafe fn clone_sibling() -> Result<Option<(u32, i32)>, IoError> {
 /// The flags of [`clone_sibling`].
 pub const CLONE_SIBLING: u64 = PARENT | libc::CLONE_PIDFD as u64;
 
-/// A page of memory that outlives forks as one and the same.
+/// A page of memory shared across forks.
 struct SharedPage(*mut libc::c_void);
 
 const PAGE: usize = 4096;
@@ -161,21 +161,20 @@ impl SharedPage {
     }
 
     fn told(&self) -> &Told {
-        // SAFETY: the mapping is aligned, larger than this, full of zeros at first, and lives as long as `self`; atomics may be
-        // shared.
+        // SAFETY: the mapping is aligned, large enough, initially zeroed, and lives as long as `self`; atomics may be shared.
         unsafe { &*self.0.cast::<Told>() }
     }
 
-    /// Children of the caller do not have it.
+    /// Keeps the page out of the caller's children.
     fn keep_from_children(&self) -> bool {
-        // SAFETY: our own mapping; who has no such page does not use it.
+        // SAFETY: our own mapping; processes without it do not use it.
         unsafe { libc::madvise(self.0, PAGE, libc::MADV_DONTFORK) == 0 }
     }
 }
 
 impl Drop for SharedPage {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, which nobody borrows any more.
+        // SAFETY: our own mapping, which is no longer borrowed.
         unsafe { libc::munmap(self.0, PAGE) };
     }
 }

@@ -1,11 +1,11 @@
-//! eBPF: programs that decide about devices, and the cgroups that they decide for.
+//! eBPF device filter programs, and their attachment to cgroups.
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
 use super::{Kernel, SysResult, checked};
 
-// Commands, a program type, an attach type and a flag of linux/bpf.h, which libc does not have.
+// Commands, a program type, an attach type and a flag of linux/bpf.h that libc lacks.
 const PROG_LOAD: libc::c_int = 5;
 const PROG_ATTACH: libc::c_int = 8;
 const PROG_GET_FD_BY_ID: libc::c_int = 13;
@@ -13,21 +13,21 @@ const OBJ_GET_INFO_BY_FD: libc::c_int = 15;
 const PROG_QUERY: libc::c_int = 16;
 const PROG_TYPE_CGROUP_DEVICE: u32 = 15;
 const CGROUP_DEVICE: u32 = 6;
-/// Beside those that our parents may have (systemd's, an outer runtime's): all of them must allow.
+/// In addition to those of parent cgroups (systemd's, an outer runtime's): all of them must allow.
 const ALLOW_MULTI: u32 = 2;
 
-/// `struct bpf_insn`, as little-endian machines have it.
+/// `struct bpf_insn` on little-endian machines.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Instruction {
     pub code: u8,
-    /// Destination in the lower half, source in the upper one.
+    /// Destination in the lower half, source in the upper half.
     pub registers: u8,
     pub offset: i16,
     pub immediate: i32,
 }
 
-/// The part of `union bpf_attr` that loads a program; the kernel takes what follows for zeros.
+/// The part of `union bpf_attr` that loads a program; the kernel treats the rest as zeros.
 #[repr(C)]
 struct Load {
     prog_type: u32,
@@ -50,7 +50,7 @@ struct Attach {
     attach_flags: u32,
 }
 
-/// The part of `union bpf_attr` that asks for a cgroup's programs.
+/// The part of `union bpf_attr` that queries a cgroup's programs.
 #[repr(C)]
 struct Query {
     target_fd: u32,
@@ -62,7 +62,7 @@ struct Query {
     padding: u32,
 }
 
-/// The part of `union bpf_attr` that asks for what there is to know of a program.
+/// The part of `union bpf_attr` that queries a program's properties.
 #[repr(C)]
 struct Info {
     bpf_fd: u32,
@@ -70,7 +70,7 @@ struct Info {
     info: u64,
 }
 
-/// The ids of the programs that decide about devices for a cgroup itself. More than a few are somebody's mischief: ENOSPC.
+/// The ids of the device filters of a cgroup itself. More than a few are not legitimate: ENOSPC.
 pub fn device_programs(cgroup: &Path) -> std::io::Result<Vec<u32>> {
     let folder = std::fs::File::open(cgroup)?;
     let mut ids = [0u32; 64];
@@ -83,7 +83,7 @@ pub fn device_programs(cgroup: &Path) -> std::io::Result<Vec<u32>> {
         prog_cnt: ids.len() as u32,
         padding: 0,
     };
-    // SAFETY: `query` is complete; the kernel writes at most `prog_cnt` ids to where it says, which outlives the call.
+    // SAFETY: `query` is complete; the kernel writes at most `prog_cnt` ids to the given address, which outlives the call.
     checked(unsafe { libc::syscall(libc::SYS_bpf, PROG_QUERY, &raw mut query, size_of::<Query>()) })?;
     Ok(ids[..(query.prog_cnt as usize).min(ids.len())].to_vec())
 }
@@ -93,26 +93,26 @@ pub fn program_of(id: u32) -> std::io::Result<OwnedFd> {
     let attr = [id, 0, 0];
     // SAFETY: `attr` is the part of `union bpf_attr` that the command reads: an id, and no flags.
     let fd = checked(unsafe { libc::syscall(libc::SYS_bpf, PROG_GET_FD_BY_ID, attr.as_ptr(), size_of_val(&attr)) })?;
-    // SAFETY: the kernel has just made this descriptor for us.
+    // SAFETY: the kernel has just created this descriptor for us.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
 /// The id of a program.
 pub fn id_of(program: BorrowedFd<'_>) -> std::io::Result<u32> {
-    // `struct bpf_prog_info` begins with a type and an id; the kernel writes no more than it is asked for.
+    // `struct bpf_prog_info` begins with a type and an id; the kernel writes at most the requested length.
     let mut info = [0u32; 2];
     let attr = Info {
         bpf_fd: program.as_raw_fd() as u32,
         info_len: size_of_val(&info) as u32,
         info: info.as_mut_ptr() as u64,
     };
-    // SAFETY: `attr` is complete and has no padding; the kernel writes at most `info_len` bytes to where it says.
+    // SAFETY: `attr` is complete and has no padding; the kernel writes at most `info_len` bytes to the given address.
     checked(unsafe { libc::syscall(libc::SYS_bpf, OBJ_GET_INFO_BY_FD, &raw const attr, size_of::<Info>()) })?;
     Ok(info[1])
 }
 
 impl Kernel {
-    /// Has the kernel check and keep a program; it stays as long as the descriptor or a cgroup that has it.
+    /// Has the kernel verify and load a program; it exists as long as the descriptor or a cgroup that uses it.
     pub fn load_device_program(&self, program: &[Instruction]) -> SysResult<OwnedFd> {
         self.op(
             "bpf",
@@ -133,13 +133,13 @@ impl Kernel {
                 // which ends with a NUL, outlive the call. The kernel checks the program.
                 let fd =
                     checked(unsafe { libc::syscall(libc::SYS_bpf, PROG_LOAD, &raw const attr, size_of::<Load>()) })?;
-                // SAFETY: the kernel has just made this descriptor for us (close-on-exec, as all of bpf's).
+                // SAFETY: the kernel has just created this descriptor for us (close-on-exec, like all of bpf's).
                 Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
             },
         )
     }
 
-    /// Lets a program decide about devices for a cgroup and all below it, until the cgroup is removed.
+    /// Attaches a device filter to a cgroup and all below it, until the cgroup is removed.
     pub fn attach_device_program(&self, cgroup: &Path, program: BorrowedFd<'_>) -> SysResult<()> {
         self.op(
             "bpf",

@@ -1,4 +1,4 @@
-//! What a process may: limits, user, capabilities, no_new_privs, seccomp filters.
+//! A process's privileges: limits, user, capabilities, no_new_privs, seccomp filters.
 
 use std::io::Error as IoError;
 use std::os::fd::BorrowedFd;
@@ -28,7 +28,7 @@ impl Kernel {
         )
     }
 
-    /// Becomes another user, keeping capabilities until [`Kernel::set_capabilities`].
+    /// Changes the user, keeping capabilities until [`Kernel::set_capabilities`].
     pub fn set_user(&self, uid: u32, gid: u32, groups: &[u32]) -> SysResult<()> {
         self.op(
             "setresuid",
@@ -37,7 +37,7 @@ impl Kernel {
                 a.list(groups, |a, group| a.number(*group)).text("]")
             },
             || {
-                // SAFETY: plain values; `groups` is as long as said. Raw calls: glibc's would signal other threads.
+                // SAFETY: plain values; `groups` has the given length. Raw calls: glibc's would signal other threads.
                 unsafe {
                     checked(libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0).into())?;
                     checked(libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()))?;
@@ -49,7 +49,7 @@ impl Kernel {
         )
     }
 
-    /// Files that the caller makes from now on are this user's; what it may itself stays as it was (setfsuid(2)).
+    /// New files of the caller belong to this user; its own privileges are unchanged (setfsuid(2)).
     pub fn make_files_as(&self, uid: u32, gid: u32) -> SysResult<()> {
         self.op(
             "setfsuid",
@@ -57,7 +57,7 @@ impl Kernel {
             || {
                 let failed = |why: caps::errors::CapsError| IoError::other(why.to_string());
                 let effective = caps::read(None, caps::CapSet::Effective).map_err(failed)?;
-                // SAFETY: plain values. Neither call tells of a failure: so they are asked with no id at all, which changes
+                // SAFETY: plain values. Neither call reports failure: so they are queried with an invalid id, which changes
                 // nothing.
                 let now = unsafe {
                     libc::syscall(libc::SYS_setfsgid, gid);
@@ -67,13 +67,13 @@ impl Kernel {
                 if now != (uid.into(), gid.into()) {
                     return Err(IoError::from_raw_os_error(libc::EPERM));
                 }
-                // The kernel takes the capabilities over files from who is not root any more.
+                // The kernel drops the file-related capabilities when the fsuid is no longer root.
                 caps::set(None, caps::CapSet::Effective, &effective).map_err(failed)
             },
         )
     }
 
-    /// Drops what is not in `bounding` from the bounding set. Needs CAP_SETPCAP, so: before the other sets.
+    /// Removes what is not in `bounding` from the bounding set. Requires CAP_SETPCAP: call it before setting the other sets.
     pub fn bound_capabilities(&self, bounding: u64) -> SysResult<()> {
         self.op(
             "prctl",
@@ -154,7 +154,7 @@ impl Kernel {
                 };
                 let len = u16::try_from(filters.len()).map_err(|_| IoError::from_raw_os_error(libc::E2BIG))?;
                 let filter = libc::sock_fprog { len, filter: filters.as_ptr().cast_mut().cast() };
-                // SAFETY: the kernel copies `len` filters of the same size, wherever they lie, checks them and writes nothing.
+                // SAFETY: the kernel copies `len` filters of the same size, with any alignment, verifies them and writes nothing.
                 checked(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &filter) })
                     .map(drop)
             },
@@ -162,7 +162,7 @@ impl Kernel {
     }
 }
 
-/// All of a compiled filter, out of its memfd.
+/// Reads a compiled filter from its memfd.
 pub fn read_program(program: BorrowedFd<'_>) -> Result<Vec<u8>, IoError> {
     let mut bytes = vec![0u8; rustix::fs::fstat(program)?.st_size as usize];
     match rustix::io::pread(program, &mut bytes, 0)? == bytes.len() {
@@ -171,7 +171,7 @@ pub fn read_program(program: BorrowedFd<'_>) -> Result<Vec<u8>, IoError> {
     }
 }
 
-/// A filter for a process of our own: these calls, and one more with exactly this first argument; all others kill.
+/// A filter for a process of our own: allows these calls, and one more with exactly this first argument; all others kill it.
 pub fn allow_only(calls: &[libc::c_long], (call, argument): (libc::c_long, u64)) -> Vec<u8> {
     use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W};
     #[cfg(target_arch = "x86_64")]

@@ -1,4 +1,4 @@
-//! Files: inside a container's root (never through its symlinks to the outside), sealed memfds, durable records.
+//! Files: inside a container's root (never following its symlinks outside), sealed memfds, durable records.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -14,9 +14,9 @@ use podwright_journal::Args;
 
 use super::{Kernel, SysResult};
 
-/// How paths of an image are resolved: `/` and `..` and symlinks stay inside, no /proc magic.
+/// Resolution of image paths: `/` and `..` and symlinks stay inside, no magic links.
 const INSIDE: ResolveFlags = ResolveFlags::IN_ROOT.union(ResolveFlags::NO_MAGICLINKS);
-/// The same for paths that the runtime itself relies on: no symlinks at all.
+/// The same for paths that the runtime relies on: no symlinks at all.
 const PLAIN: ResolveFlags = INSIDE.union(ResolveFlags::NO_SYMLINKS);
 
 /// Filesystems by their magic (statfs(2)).
@@ -26,17 +26,17 @@ pub const DEVPTS: i64 = 0x1cd1;
 pub const TMPFS: i64 = libc::TMPFS_MAGIC as i64;
 
 impl Kernel {
-    /// Opens `path` inside `root` as a handle (O_PATH), if there is such a path.
+    /// Opens `path` inside `root` as O_PATH, if it exists.
     pub fn find_inside(&self, root: BorrowedFd<'_>, path: &Path) -> SysResult<Option<OwnedFd>> {
         self.op_if("openat2", |a| a.path(path), || find_inside(root, relative(path)))
     }
 
-    /// Opens a path of the caller's own mount namespace, as a place alone.
+    /// Opens a path of the caller's own mount namespace as O_PATH.
     pub fn open_path(&self, path: &Path) -> SysResult<OwnedFd> {
         self.op("open", |a| a.path(path), || Ok(fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?))
     }
 
-    /// Like [`Kernel::find_inside`], but makes it, with its parents, if it is missing: a folder, or an empty file.
+    /// Like [`Kernel::find_inside`], but creates it, with its parents, if missing: a folder, or an empty file.
     pub fn make_inside(&self, root: BorrowedFd<'_>, path: &Path, folder: bool) -> SysResult<OwnedFd> {
         let found = find_inside(root, relative(path));
         if let Ok(Some(found)) = found {
@@ -46,18 +46,18 @@ impl Kernel {
         self.op(call, |a| a.path(path), || found.and_then(|_| create_inside(root, relative(path), folder)))
     }
 
-    /// Like [`Kernel::find_inside`], for what must be where it is said to be: a symlink on the way is an error (ELOOP).
+    /// Like [`Kernel::find_inside`], for paths that must not contain symlinks: one on the way is an error (ELOOP).
     pub fn find_plain(&self, root: BorrowedFd<'_>, path: &Path) -> SysResult<Option<OwnedFd>> {
         self.op_if("openat2", |a| a.path(path), || find(root, relative(path), PLAIN))
     }
 
-    /// Writes to a file of the kernel's own `/proc` (as `sys/kernel/domainname`), and to nothing else, whatever is mounted there.
+    /// Writes to a file of a genuine `/proc` (such as `sys/kernel/domainname`), and to nothing else that may be mounted there.
     pub fn write_proc(&self, name: &Path, text: &str) -> SysResult<()> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         self.write_proc_by(|| fs::open("/proc", flags, Mode::empty()), name, text)
     }
 
-    /// [`Kernel::write_proc`] where `/proc` is another or none: `proc` is the machine's, as a place.
+    /// [`Kernel::write_proc`] if `/proc` is another one or missing: `proc` is the machine's, as O_PATH.
     pub fn write_proc_of(&self, proc: BorrowedFd<'_>, name: &Path, text: &str) -> SysResult<()> {
         self.write_proc_by(|| Ok(proc), name, text)
     }
@@ -86,14 +86,13 @@ impl Kernel {
         )
     }
 
-    /// Devices, pipes or sockets inside an open folder, with these modes (less the umask) and owners; what is there already
-    /// stays. Errors: what is there is not such a one.
+    /// Creates devices, pipes or sockets inside an open folder, with these modes (minus the umask) and owners; existing ones are
+    /// kept. Fails if something of another type exists.
     pub fn mknod_in(&self, folder: BorrowedFd<'_>, nodes: &[Node<'_>]) -> SysResult<()> {
         self.op("mknodat", |a| listed(a, nodes), || nodes.iter().try_for_each(|node| make_node(folder, node)))
     }
 
-    /// Gives a file inside an open folder, or the folder itself (an empty name), to somebody; a symlink itself, not what it leads
-    /// to.
+    /// Changes the owner of a file inside an open folder, or of the folder itself (an empty name); does not follow symlinks.
     pub fn chown_in(&self, folder: BorrowedFd<'_>, name: &str, uid: u32, gid: u32) -> SysResult<()> {
         self.op(
             "fchownat",
@@ -105,7 +104,7 @@ impl Kernel {
         )
     }
 
-    /// Symlinks inside an open folder, each a name and its target; what is there already stays.
+    /// Creates symlinks inside an open folder, each a name and its target; existing files are kept.
     pub fn symlink_in(&self, folder: BorrowedFd<'_>, links: &[(&str, &str)]) -> SysResult<()> {
         let make = |(name, target): &(&str, &str)| match fs::symlinkat(*target, folder, *name) {
             Err(rustix::io::Errno::EXIST) => Ok(()),
@@ -130,12 +129,12 @@ impl Kernel {
         )
     }
 
-    /// Makes a folder with its parents.
+    /// Creates a folder with its parents.
     pub fn mkdir(&self, path: &Path) -> SysResult<()> {
         self.op("mkdir", |a| a.path(path), || std::fs::create_dir_all(path))
     }
 
-    /// Removes an empty folder (a cgroup); a missing one is fine.
+    /// Removes an empty folder (a cgroup); succeeds if it does not exist.
     pub fn rmdir(&self, path: &Path) -> SysResult<()> {
         self.op(
             "rmdir",
@@ -147,7 +146,7 @@ impl Kernel {
         )
     }
 
-    /// A file in memory that nobody can change any more: what it holds can be executed or mapped, and shared.
+    /// An immutable in-memory file: its content can be executed, mapped and shared.
     pub fn sealed_memfd(&self, name: &str, bytes: &[u8]) -> SysResult<OwnedFd> {
         self.op(
             "memfd_create",
@@ -162,8 +161,8 @@ impl Kernel {
         )
     }
 
-    /// A sealed file in memory that everybody may execute and only who bypasses its mode may read: what executes it without that
-    /// right is closed to inspection from its first instruction on (`would_dump` of execve(2)).
+    /// A sealed in-memory file that everyone may execute but only processes that bypass its mode may read: a process that executes
+    /// it without that privilege is non-dumpable from its first instruction on (`would_dump` of execve(2)).
     pub fn sealed_program(&self, name: &str, bytes: &[u8]) -> SysResult<OwnedFd> {
         let file = self.sealed_memfd(name, bytes)?;
         self.op("fchmod", |a| a.text(name).text(", 0111"), || Ok(fs::fchmod(&file, Mode::from_raw_mode(0o111))?))?;
@@ -171,12 +170,11 @@ impl Kernel {
     }
 }
 
-/// So often a file that is in use is sealed again, and so long after.
+/// Number and interval of attempts to seal a file in use.
 const SEALING: u32 = 100;
 const SEALING_PAUSE: Duration = Duration::from_millis(10);
 
-/// Seals a file for good. While anybody has a hand on its pages, if only the kernel that moves or counts them, it cannot be (EBUSY of
-/// fcntl(2)): that passes.
+/// Seals a file permanently. While its pages are referenced, even by the kernel itself, this fails temporarily (EBUSY of fcntl(2)).
 fn seal(file: &File) -> Result<(), IoError> {
     let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
     for _ in 1..SEALING {
@@ -188,7 +186,7 @@ fn seal(file: &File) -> Result<(), IoError> {
     Ok(fs::fcntl_add_seals(file, seals)?)
 }
 
-/// A device, pipe or socket to be made.
+/// A device, pipe or socket to create.
 pub struct Node<'a> {
     pub name: &'a str,
     pub kind: FileType,
@@ -218,7 +216,7 @@ fn make_node(folder: BorrowedFd<'_>, node: &Node<'_>) -> Result<(), IoError> {
         Err(rustix::io::Errno::EXIST) => false,
         made => made.map(|()| true)?,
     };
-    // Somebody else may have put another thing there by now: looked at without being opened, and never through a symlink.
+    // It may have been replaced concurrently: checked without opening it, and without following symlinks.
     let at = fs::openat(folder, node.name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     let stat = fs::fstat(&at)?;
     let device = matches!(node.kind, FileType::CharacterDevice | FileType::BlockDevice);
@@ -237,7 +235,7 @@ fn find_inside(root: BorrowedFd<'_>, path: &Path) -> Result<Option<OwnedFd>, IoE
 }
 
 fn find(root: BorrowedFd<'_>, path: &Path, how: ResolveFlags) -> Result<Option<OwnedFd>, IoError> {
-    /// openat2(2) gives EAGAIN while somebody renames what it goes through.
+    /// openat2(2) returns EAGAIN during concurrent renames on the path.
     const ATTEMPTS: usize = 128;
     for _ in 0..ATTEMPTS {
         match fs::openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), how) {
@@ -249,12 +247,12 @@ fn find(root: BorrowedFd<'_>, path: &Path, how: ResolveFlags) -> Result<Option<O
     Err(IoError::from_raw_os_error(libc::EAGAIN))
 }
 
-/// Is this a file of the filesystem with this magic?
+/// Whether this file is on a filesystem with this magic.
 pub fn is_of(fd: BorrowedFd<'_>, magic: i64) -> bool {
     fs::fstatfs(fd).is_ok_and(|s| s.f_type as i64 == magic)
 }
 
-/// Is this a character device of this number?
+/// Whether this is a character device with this number.
 pub fn is_device(fd: BorrowedFd<'_>, major: u32, minor: u32) -> bool {
     fs::fstat(fd).is_ok_and(|s| {
         FileType::from_raw_mode(s.st_mode) == FileType::CharacterDevice
@@ -262,7 +260,7 @@ pub fn is_device(fd: BorrowedFd<'_>, major: u32, minor: u32) -> bool {
     })
 }
 
-/// Is this the slave of a pty?
+/// Whether this is the slave of a pty.
 pub fn is_pty(fd: BorrowedFd<'_>) -> bool {
     let device = fs::fstat(fd).is_ok_and(|s| {
         FileType::from_raw_mode(s.st_mode) == FileType::CharacterDevice && (136..=143).contains(&fs::major(s.st_rdev))
@@ -270,7 +268,7 @@ pub fn is_pty(fd: BorrowedFd<'_>) -> bool {
     device && is_of(fd, DEVPTS)
 }
 
-/// Makes what is not there, and its parents. What is there and no folder (or no file) as wanted is an error.
+/// Creates what is missing, with its parents. Fails if something of another type exists.
 fn create_inside(root: BorrowedFd<'_>, path: &Path, folder: bool) -> Result<OwnedFd, IoError> {
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -300,7 +298,7 @@ fn relative(path: &Path) -> &Path {
     if path.as_os_str().is_empty() { Path::new(".") } else { path }
 }
 
-/// `path` made absolute and free of `.` and `..`, as text alone.
+/// `path` made absolute and free of `.` and `..`, lexically.
 pub fn clean(path: &Path) -> PathBuf {
     let mut clean = PathBuf::from("/");
     for part in path.components() {
@@ -315,29 +313,29 @@ pub fn clean(path: &Path) -> PathBuf {
     clean
 }
 
-/// Moves `from` to `to`, both in the folder `parent`, where nothing is yet, and returns when that is on the disk.
+/// Renames `from` to the unused name `to`, both in the folder `parent`, and syncs. Fails as rename(2) and fsync(2).
 pub fn move_durably(parent: &Path, from: &str, to: &str) -> Result<(), IoError> {
     let folder = File::open(parent)?;
     rustix::fs::renameat_with(&folder, from, &folder, to, rustix::fs::RenameFlags::NOREPLACE)?;
     folder.sync_all()
 }
 
-/// Returns when what has gone from a folder has gone from the disk, too.
+/// Syncs a folder, so that removals from it are on disk.
 pub fn sync_folder(path: &Path) -> Result<(), IoError> {
     File::open(path)?.sync_all()
 }
 
-/// Is this a pty multiplexer (character device 5:2)? An image could have put anything at /dev/ptmx.
+/// Whether this is a pty multiplexer (character device 5:2). An image could have put anything at /dev/ptmx.
 pub fn is_ptmx(fd: BorrowedFd<'_>) -> bool {
     is_device(fd, 5, 2) && is_of(fd, DEVPTS)
 }
 
-/// A path to an open descriptor, for calls that take only paths.
+/// A path to an open descriptor, for calls that only accept paths.
 pub fn proc_fd(fd: BorrowedFd<'_>) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()))
 }
 
-/// A C string of arguments that came over the wire; an embedded NUL is an error.
+/// A C string of arguments received over the wire; an embedded NUL is an error.
 pub fn c_string(text: &str) -> Result<CString, IoError> {
     CString::new(text).map_err(|_| IoError::from_raw_os_error(libc::EINVAL))
 }
@@ -354,17 +352,17 @@ mod tests {
         let file = File::from(fs::memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap());
         file.set_len(SIZE as u64).unwrap();
         let (at, how) = (std::ptr::null_mut(), libc::PROT_WRITE);
-        // SAFETY: a new mapping, where the kernel has room; nobody touches it.
+        // SAFETY: a new mapping at a free address; it is not accessed.
         let held = unsafe { libc::mmap(at, SIZE, how, libc::MAP_SHARED, file.as_raw_fd(), 0) };
         assert_ne!(held, libc::MAP_FAILED);
-        // Pointers are for one thread.
+        // Pointers are not Send.
         let held = held as usize;
         let begun = Instant::now();
         std::thread::scope(|scope| {
             let sealing = scope.spawn(|| seal(&file));
             std::thread::sleep(5 * SEALING_PAUSE);
             assert!(!sealing.is_finished(), "somebody could write to it");
-            // SAFETY: it was mapped above, and nobody has it.
+            // SAFETY: it was mapped above, and is unused.
             assert_eq!(unsafe { libc::munmap(held as *mut _, SIZE) }, 0);
             sealing.join().unwrap().unwrap();
         });

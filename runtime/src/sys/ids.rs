@@ -1,4 +1,4 @@
-//! Whose the files in a folder are, as the host has users and groups.
+//! The owners of files in a folder, by the host's user and group ids.
 
 use std::ffi::OsStr;
 use std::io::{Error as IoError, ErrorKind, Result as IoResult};
@@ -12,31 +12,29 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 const LIST: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-/// What is mounted in a folder is not of it.
+/// Mounts in a folder are excluded.
 const HERE: ResolveFlags = ResolveFlags::NO_XDEV.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::BENEATH);
-/// Of a file itself, be it a link or a place where something is to be mounted; no server is asked that something there is mounted from,
-/// which may be silent for ever.
+/// The file itself, even if it is a symlink or an automount point; avoids contacting a server, which may hang forever.
 const OWN: AtFlags = AtFlags::SYMLINK_NOFOLLOW.union(AtFlags::NO_AUTOMOUNT).union(AtFlags::STATX_DONT_SYNC);
 const WANTED: StatxFlags = StatxFlags::TYPE.union(StatxFlags::UID).union(StatxFlags::GID);
-/// So many ids are the host's own; nobody's who has others mapped.
+/// The first ids are the host's own; never mapped into user namespaces.
 pub const HOSTS: u32 = 1 << 16;
-/// So many folders may wait for a look at them.
+/// Maximum number of pending folders.
 const MOST: usize = 100_000;
 
-/// What is found.
+/// The result.
 #[derive(Debug)]
 pub enum Ids {
     /// No such id.
     None,
-    /// The first that was found.
+    /// The first one found.
     Has(u32),
-    /// Not all was seen: why.
+    /// Not everything was seen: why.
     Unknown(IoError),
 }
 
-/// Looks for an id from `least` on that a file in a folder has, or the folder itself. A missing folder has none; links are not
-/// followed, and what is mounted in it is not of it. Where something is mounted over all of it, that hides what it has. It blocks, for
-/// about as long as `within`.
+/// Searches for an id from `least` on that owns a file in a folder, or the folder itself. A missing folder has none; symlinks are
+/// not followed, and mounts in it are excluded. A mount over the whole folder hides its files. Blocks, for about `within`.
 pub fn find(folder: &Path, least: u32, within: Duration) -> Ids {
     match look(folder, least, Instant::now() + within) {
         Ok(None) => Ids::None,
@@ -65,7 +63,7 @@ fn look(folder: &Path, least: u32, end: Instant) -> IoResult<Option<u32>> {
         if Instant::now() > end {
             return Err(late());
         }
-        // By its whole way: one that is too long is an error.
+        // By its full path: one that is too long is an error.
         let opened = match openat2(&root, &folder, LIST, Mode::empty(), HERE) {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => continue,
             opened => opened?,
@@ -80,7 +78,7 @@ fn look(folder: &Path, least: u32, end: Instant) -> IoResult<Option<u32>> {
                 Err(Errno::NOENT) => continue,
                 file => file?,
             };
-            // It has the owner of what is mounted there.
+            // It shows the owner of the mount on it.
             if is_mounted(&file) {
                 continue;
             }
@@ -105,7 +103,7 @@ mod tests {
     #[test]
     fn an_id_is_found_however_deep_it_is_and_what_cannot_be_seen_is_unknown() {
         let root = tempfile::tempdir().unwrap();
-        // Whoever runs this has one, and may give his files no other.
+        // An unprivileged user can only create files with its own id.
         let own = rustix::process::getuid().as_raw().max(rustix::process::getgid().as_raw());
         let long = Duration::from_secs(60);
         std::fs::create_dir_all(root.path().join("a/b/c")).unwrap();

@@ -1,4 +1,4 @@
-//! Descriptors of our own: poll, pipes, sockets that carry descriptors. Not recorded: nothing of a Pod is made here.
+//! Our own descriptors: poll, pipes, sockets that pass descriptors. Not recorded: nothing of a Pod is created here.
 
 use std::io::{Error as IoError, ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -12,7 +12,7 @@ use rustix::pipe::PipeFlags;
 
 use super::checked;
 
-/// The most descriptors that one message carries.
+/// Maximum descriptors per message.
 pub const MAX_FDS: usize = 8;
 
 /// One entry of a poll set. Its descriptor must stay open while it is polled.
@@ -24,20 +24,20 @@ impl PollFd {
         PollFd(libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 })
     }
 
-    /// Something to read, or the end of it.
+    /// Readable, or at end of file.
     pub fn readable(&self) -> bool {
         self.0.revents & (libc::POLLIN | libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0
     }
 
-    /// Room to write, or an error to find by writing.
+    /// Writable, or in an error state that writing reveals.
     pub fn writable(&self) -> bool {
         self.0.revents & (libc::POLLOUT | libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0
     }
 }
 
-/// Waits for any of the set; -1 waits for ever. An interrupted wait gives 0.
+/// Waits for any of the set; -1 waits forever. An interrupted wait returns 0.
 pub fn poll(set: &mut [PollFd], timeout_ms: i32) -> Result<usize, IoError> {
-    // SAFETY: PollFd is transparent over pollfd, and the slice is as long as said.
+    // SAFETY: PollFd is transparent over pollfd, and the slice has the given length.
     let ready = unsafe { libc::poll(set.as_mut_ptr().cast(), set.len() as libc::nfds_t, timeout_ms) };
     match checked(ready.into()) {
         Err(e) if e.kind() == ErrorKind::Interrupted => Ok(0),
@@ -65,7 +65,7 @@ pub fn set_blocking(fd: BorrowedFd<'_>) -> Result<(), IoError> {
     Ok(rustix::fs::fcntl_setfl(fd, flags - rustix::fs::OFlags::NONBLOCK)?)
 }
 
-/// Sends bytes, with descriptors attached to the first of them. Returns how many bytes went.
+/// Sends bytes, with descriptors attached to the first of them. Returns the number of bytes sent.
 pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<usize, IoError> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -75,7 +75,7 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Res
     Ok(rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?)
 }
 
-/// Receives bytes and the descriptors that came with them; 0 bytes is the end.
+/// Receives bytes and the descriptors sent with them; 0 bytes mean end of file.
 pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result<usize, IoError> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -88,19 +88,17 @@ pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], fds: &mut Vec<OwnedFd>)
     Ok(got.bytes)
 }
 
-/// Who connected to a Unix socket of ours: the uid, as our user namespace has it.
+/// The peer's uid on a Unix socket of ours, in our user namespace.
 pub fn peer_uid(socket: BorrowedFd<'_>) -> Result<u32, IoError> {
     Ok(rustix::net::sockopt::socket_peercred(socket)?.uid.as_raw())
 }
 
-/// Has the kernel say with every message that comes who sent it.
+/// Makes the kernel attach the sender's credentials to each received message.
 pub fn tell_senders(socket: BorrowedFd<'_>) -> Result<(), IoError> {
     Ok(rustix::net::sockopt::set_socket_passcred(socket, true)?)
 }
 
-/// [`receive`] from a socket that tells its senders: how many bytes, and the number of the process that sent them, which only one
-/// with CAP_SYS_ADMIN over our own PID namespace could forge. 0: nobody of ours. An empty message is one like others, the end is
-/// the error UnexpectedEof.
+/// [`receive`] from a socket with sender credentials: returns the number of bytes, and the sender's pid, which only a process with CAP_SYS_ADMIN over our own PID namespace could forge. 0: outside our PID namespace. An empty message is valid, the end is the error UnexpectedEof.
 pub fn receive_from(socket: BorrowedFd<'_>, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result<(usize, u32), IoError> {
     use std::os::fd::FromRawFd;
     let mut space = [0u64; 16];
@@ -110,16 +108,16 @@ pub fn receive_from(socket: BorrowedFd<'_>, bytes: &mut [u8], fds: &mut Vec<Owne
     (message.msg_iov, message.msg_iovlen) = (&raw mut part, 1);
     message.msg_control = space.as_mut_ptr().cast();
     message.msg_controllen = size_of_val(&space) as _;
-    // SAFETY: the header names buffers that outlive the call, as long as they are.
+    // SAFETY: the header's buffers outlive the call and have the given lengths.
     let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT) };
     let got = checked(got as libc::c_long)? as usize;
-    // It says of every message who has sent it.
+    // Every message has credentials.
     if got == 0 && message.msg_controllen == 0 {
         return Err(ErrorKind::UnexpectedEof.into());
     }
     let mut sender = 0;
-    // SAFETY: the kernel has filled `space` with whole headers; each is read no further than it says it is long, and every
-    // descriptor in it is new and ours.
+    // SAFETY: the kernel has filled `space` with complete headers; each is read only up to its length, and every descriptor in it
+    // is new and ours.
     unsafe {
         let mut header = libc::CMSG_FIRSTHDR(&message);
         while !header.is_null() {
@@ -140,7 +138,7 @@ pub fn receive_from(socket: BorrowedFd<'_>, bytes: &mut [u8], fds: &mut Vec<Owne
     Ok((got, sender))
 }
 
-/// Waits for one byte of the other side; `false` when it is gone.
+/// Waits for one byte from the peer; `false` when it is gone.
 pub fn await_byte(socket: BorrowedFd<'_>) -> bool {
     loop {
         match rustix::io::read(socket, &mut [0u8; 1]) {
@@ -150,7 +148,7 @@ pub fn await_byte(socket: BorrowedFd<'_>) -> bool {
     }
 }
 
-/// Reads what is there, if anything: `None` when nothing is, `Some(0)` at the end (a pty's EIO is its end).
+/// Reads available data: `None` if there is none, `Some(0)` at the end (EIO on a pty).
 pub fn read_some(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> Option<usize> {
     match rustix::io::read(fd, buffer) {
         Ok(n) => Some(n),
@@ -159,7 +157,7 @@ pub fn read_some(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> Option<usize> {
     }
 }
 
-/// Writes what fits: `Some(0)` when nothing does, `None` when the other side is gone.
+/// Writes as much as fits: `Some(0)` if nothing does, `None` if the peer is gone.
 pub fn write_some(fd: BorrowedFd<'_>, bytes: &[u8]) -> Option<usize> {
     match rustix::io::write(fd, bytes) {
         Ok(n) => Some(n),
@@ -168,7 +166,7 @@ pub fn write_some(fd: BorrowedFd<'_>, bytes: &[u8]) -> Option<usize> {
     }
 }
 
-/// Writes all of it to a file that blocks, without allocating: for the writer thread.
+/// Writes everything to a blocking file, without allocating: for the writer thread.
 pub fn write_fully(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), IoError> {
     while !bytes.is_empty() {
         match rustix::io::write(fd, bytes) {
@@ -180,18 +178,18 @@ pub fn write_fully(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), IoError> 
     Ok(())
 }
 
-/// Makes `fd` the descriptor number `number`, which survives exec: 0, 1 or 2 of a child, or a place that was kept for it.
+/// Makes `fd` the descriptor `number`, which survives exec: 0, 1 or 2 of a child, or a reserved number.
 pub fn dup_to(fd: BorrowedFd<'_>, number: i32) -> Result<(), IoError> {
     if fd.as_raw_fd() == number {
         return Ok(rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty())?);
     }
-    // SAFETY: replaces a descriptor that no handle of ours takes for what it was: nobody's (0, 1, 2 in a child), or a mere place,
-    // whose owner owns what is there now.
+    // SAFETY: replaces a descriptor that no handle relies on: an unowned one (0, 1, 2 in a child), or a placeholder, whose owner
+    // owns the new one.
     checked(unsafe { libc::dup2(fd.as_raw_fd(), number) }.into()).map(drop)
 }
 
-/// Takes the listening socket that the agent prepared as descriptor 0, to another number: 0, 1 and 2 are for streams alone.
-/// Errors: ENOTSOCK or EINVAL, it is something else.
+/// Moves the listening socket, which the agent passed as descriptor 0, to another number: 0, 1 and 2 are for streams. Errors:
+/// ENOTSOCK or EINVAL, it is something else.
 pub fn take_stdin() -> Result<OwnedFd, IoError> {
     use rustix::net::{AddressFamily, sockopt};
     use std::os::fd::FromRawFd;
@@ -200,13 +198,13 @@ pub fn take_stdin() -> Result<OwnedFd, IoError> {
     if !sockopt::socket_acceptconn(given)? || sockopt::socket_domain(given)? != AddressFamily::UNIX {
         return Err(IoError::from_raw_os_error(libc::EINVAL));
     }
-    // SAFETY: the kernel gives a new descriptor of ours.
+    // SAFETY: the kernel returns a new descriptor of ours.
     let moved = unsafe { libc::fcntl(given.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 3) };
     // SAFETY: as above.
     checked(moved.into()).map(|fd| unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// Accepts a connection, non-blocking; `None` when there is none.
+/// Accepts a connection, non-blocking; `None` if there is none.
 pub fn accept(listener: &OwnedFd) -> Option<OwnedFd> {
     rustix::net::accept_with(listener.as_fd(), SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).ok()
 }

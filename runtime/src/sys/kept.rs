@@ -1,4 +1,4 @@
-//! Mounts that are kept: should somebody take one away, the same one comes back, with what is in it.
+//! Mounts that can be restored after they were unmounted externally, with their contents.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -11,18 +11,18 @@ use std::{fs, io};
 use crate::mount::{ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID};
 use crate::{Kernel, SysResult, tree};
 
-/// A mount, and a second one of the same file system that is nowhere: with it the file system lives on when the first is taken
-/// away, and comes back in its place. Dropped, it lets go of the file system.
+/// A mount, and a second detached one of the same file system, which keeps it alive and restores it if the first is unmounted.
+/// Dropping this releases the file system.
 #[derive(Debug)]
 pub struct Kept {
     path: PathBuf,
-    /// Of the file system.
+    /// The file system's device.
     device: u64,
     spare: OwnedFd,
 }
 
 impl Kept {
-    /// Keeps what is mounted at a path; `None`: nothing is.
+    /// Keeps the mount at a path; `None`: there is none.
     pub fn of(kernel: &Kernel, path: &Path) -> SysResult<Option<Kept>> {
         let above = path.parent().and_then(device_of);
         match device_of(path) {
@@ -54,7 +54,7 @@ impl Kept {
         Ok(true)
     }
 
-    /// Brings it back where it is gone, as far as that can be told. What somebody has mounted over it stays.
+    /// Restores it if it is gone, as far as detectable. Mounts over it stay.
     pub fn mend_gone(&mut self, kernel: &Kernel) -> SysResult<bool> {
         let path = fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone());
         let is_there = || fs::read_to_string("/proc/self/mountinfo").map_or(true, |all| has(&all, self.device, &path));
@@ -64,12 +64,12 @@ impl Kept {
         }
     }
 
-    /// Removes its files, which hold nothing from then on, whoever has them open, and whatever is mounted over it; for no longer than
-    /// `within`. It does not come back.
+    /// Deletes its files, truncating them even if they are open, and whatever is mounted over it; for at most `within`. It is not
+    /// restored afterwards.
     pub fn wipe(self, kernel: &Kernel, within: Duration) -> io::Result<()> {
-        // A container may have made devices there, which are not for us to open.
+        // A container may have created devices there, which we must not open.
         kernel.set_attrs(self.spare.as_fd(), false, ATTR_NODEV, 0, 0)?;
-        // By the last element: the one before is a link of the kernel's.
+        // Through the last component: the one before is a magic link.
         tree::wipe(Path::new(&format!("/proc/self/fd/{}/.", self.spare.as_raw_fd())), within)
     }
 
@@ -82,7 +82,7 @@ fn device_of(path: &Path) -> Option<u64> {
     fs::symlink_metadata(path).ok().map(|found| found.dev())
 }
 
-/// Whether a `mountinfo` has this device there, whatever lies over it.
+/// Whether a `mountinfo` has this device there, even if covered.
 fn has(mountinfo: &str, device: u64, path: &Path) -> bool {
     let device = format!("{}:{}", libc::major(device), libc::minor(device));
     mountinfo.lines().any(|line| {
@@ -92,7 +92,8 @@ fn has(mountinfo: &str, device: u64, path: &Path) -> bool {
     })
 }
 
-/// A path as `mountinfo` and `mounts` have it: spaces, tabs, newlines and backslashes are three octal digits (proc_pid_mountinfo(5)).
+/// Unescapes a path of `mountinfo` or `mounts`: spaces, tabs, newlines and backslashes are three octal digits
+/// (proc_pid_mountinfo(5)).
 pub fn unescaped(text: &str) -> PathBuf {
     let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
     while let Some((&first, after)) = rest.split_first() {
@@ -111,7 +112,7 @@ pub fn unescaped(text: &str) -> PathBuf {
     PathBuf::from(OsString::from_vec(bytes))
 }
 
-/// A sandbox's `/dev/shm`, mounted where the agent can find it again. `owner` is its root on the host.
+/// A sandbox's `/dev/shm`, mounted where a later agent can find it. `owner` is its root's host id.
 pub fn mount_shm(kernel: &Kernel, at: &Path, owner: u32) -> SysResult<()> {
     kernel.mkdir(at)?;
     kernel.detach(at)?;

@@ -1,8 +1,8 @@
-//! THE door: every system call of the runtime that makes, joins or limits something, and nearly all that is `unsafe`.
+//! THE door: every system call of the runtime that creates, joins or limits something, and nearly all `unsafe` code.
 //!
-//! Each operation goes through [`Kernel`], which records it in the journal it was given and words its error: the call,
-//! its arguments, the errno. One file per part of the kernel; the plumbing that concerns only our own process (poll,
-//! descriptors of sockets and pipes, signals, the heap) is in [`io`] and [`own`] and not recorded.
+//! Each operation goes through [`Kernel`], which records it in its journal and describes its error: the call, its arguments, the
+//! errno. One file per part of the kernel; the plumbing that concerns only our own process (poll, descriptors of sockets and pipes,
+//! signals, the heap) is in [`io`] and [`own`] and not recorded.
 
 pub mod app_armor;
 pub mod arguments;
@@ -35,7 +35,7 @@ use std::io::Error as IoError;
 
 use podwright_journal::{Args, JournalWriter, Telling};
 
-/// A failed call to the kernel.
+/// A failed system call.
 #[derive(Debug)]
 pub struct SysError {
     pub call: &'static str,
@@ -57,7 +57,7 @@ impl fmt::Display for SysError {
 
 impl std::error::Error for SysError {}
 
-/// For whoever works with files beside the kernel's other objects: as it is worded, of the kind that it is.
+/// For callers that also handle file errors: keeps the message and the kind.
 impl From<SysError> for IoError {
     fn from(error: SysError) -> IoError {
         IoError::new(error.source.kind(), error)
@@ -66,7 +66,7 @@ impl From<SysError> for IoError {
 
 pub type SysResult<T> = Result<T, SysError>;
 
-/// The kernel, as one caller with one cause sees it.
+/// The kernel interface for one caller and cause.
 #[derive(Clone, Debug)]
 pub struct Kernel {
     pub journal: JournalWriter,
@@ -77,7 +77,7 @@ impl Kernel {
         Kernel { journal: journal.clone() }
     }
 
-    /// Does one operation: recorded, its error worded.
+    /// Runs one operation, recorded, with a descriptive error.
     pub fn op<T>(
         &self,
         call: &'static str,
@@ -87,7 +87,7 @@ impl Kernel {
         self.journal.call(call, &args, act).map_err(|source| failed(call, &args, source))
     }
 
-    /// [`Kernel::op`] for what may find that there is nothing to do: `None`, and not recorded.
+    /// [`Kernel::op`] for an operation that may have nothing to do: `None` is not recorded.
     pub fn op_if<T>(
         &self,
         call: &'static str,
@@ -103,7 +103,7 @@ fn failed(call: &'static str, args: Telling<'_>, source: IoError) -> SysError {
     SysError { call, args: Args::worded(args), source }
 }
 
-/// The result of a raw system call: errno when it gave -1.
+/// The result of a raw system call: errno if it returned -1.
 pub(crate) fn checked(returned: libc::c_long) -> Result<libc::c_long, IoError> {
     if returned == -1 { Err(IoError::last_os_error()) } else { Ok(returned) }
 }

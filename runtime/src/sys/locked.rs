@@ -1,7 +1,7 @@
 //! Copies of mounts in which every mount is locked, because another user namespace owns them: mount_namespaces(7).
 //!
-//! What covers a mount (a mask, a read-only `/proc/sys`) falls off it when the mount namespace ends, and who has a descriptor in
-//! there still sees what was covered: procfs in whole, for writing. Locked mounts stay where they are, whatever ends.
+//! Mounts that cover others (a mask, a read-only `/proc/sys`) are removed when the mount namespace ends, and a process with a
+//! descriptor in there then sees what was covered: all of procfs, writable. Locked mounts stay in place, whatever ends.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -11,9 +11,9 @@ use super::process::{NEWNS, await_end};
 use super::{Kernel, SysResult};
 
 impl Kernel {
-    /// Copies the caller's mount namespace, with every mount locked. The caller stays where it is, as root of the machine's user
-    /// namespace and at the root of its mounts; `proc` is the machine's procfs, as a place. Errors: EUSERS or ENOSPC where user
-    /// namespaces are used up or forbidden (`user.max_user_namespaces`).
+    /// Copies the caller's mount namespace, with every mount locked. The caller is unchanged, as root of the machine's user
+    /// namespace and at the root of its mounts; `proc` is the machine's procfs, as O_PATH. Errors: EUSERS or ENOSPC if user
+    /// namespaces are exhausted or forbidden (`user.max_user_namespaces`).
     pub fn lock_mounts(&self, proc: BorrowedFd<'_>) -> SysResult<OwnedFd> {
         let (pid, pidfd) = self.hold_namespaces_of_nobody(NEWNS, "holder of locked mounts")?;
         let name = format!("{pid}/ns/mnt");

@@ -1,7 +1,8 @@
-//! Mounts in containers, by the file descriptor API (Linux 5.2 and later; `mount_setattr` 5.12). Those of the host are in `paths`.
+//! Mounts in containers, using the file descriptor API (Linux 5.2 and later; `mount_setattr` 5.12). For those of the host see
+//! `paths`.
 //!
-//! A mount is made or cloned detached, given its attributes, and only then attached to a target that was opened inside
-//! the container's root with `openat2(RESOLVE_IN_ROOT)`: no path of an image is ever resolved against the host.
+//! A mount is created or cloned detached, given its attributes, and only then attached to a target that was opened inside the
+//! container's root with `openat2(RESOLVE_IN_ROOT)`: no path of an image is ever resolved against the host.
 
 mod paths;
 
@@ -33,14 +34,14 @@ pub const SLAVE: u64 = libc::MS_SLAVE;
 pub const SHARED: u64 = libc::MS_SHARED;
 pub const UNBINDABLE: u64 = libc::MS_UNBINDABLE;
 
-/// fsconfig(2) takes strings of less than this.
+/// The length limit of fsconfig(2) strings, exclusive.
 const FSCONFIG_MAX: usize = 256;
 
 /// A filesystem's option: `Some(value)` or a flag.
 pub type FsOption<'a> = (&'a str, Option<&'a str>);
 
 impl Kernel {
-    /// A new instance of a filesystem, not attached anywhere yet.
+    /// A new detached instance of a filesystem.
     pub fn new_fs(&self, fstype: &str, options: &[FsOption<'_>], attrs: u64) -> SysResult<OwnedFd> {
         self.op(
             "fsmount",
@@ -52,12 +53,12 @@ impl Kernel {
         )
     }
 
-    /// A filesystem that somebody has opened with [`open_proc`]: mounted, detached.
+    /// Mounts a filesystem opened with [`open_proc`], detached.
     pub fn mount_opened(&self, fs: BorrowedFd<'_>, options: &[FsOption<'_>], attrs: u64) -> SysResult<OwnedFd> {
         self.op("fsmount", |a| listed(a.text("proc"), options), || configured(fs, options, attrs))
     }
 
-    /// A procfs that shows another PID namespace than the caller's. Errors: EINVAL before Linux 6.17.
+    /// A procfs of another PID namespace than the caller's. Errors: EINVAL before Linux 6.17.
     pub fn new_proc(&self, options: &[FsOption<'_>], attrs: u64, pids: BorrowedFd<'_>) -> SysResult<OwnedFd> {
         self.op(
             "fsmount",
@@ -70,7 +71,7 @@ impl Kernel {
         )
     }
 
-    /// An overlay of `layers` (lowest first) below `upper`, detached. `scratch` is an empty folder for the fallback.
+    /// A detached overlay of `layers` (lowest first) below `upper`. `scratch` is an empty folder for the fallback.
     pub fn overlay(
         &self,
         layers: &[impl AsRef<Path>],
@@ -92,7 +93,7 @@ impl Kernel {
         self.overlay_by_mount(&lower, &upper, &work, scratch)
     }
 
-    /// Before Linux 6.5 there is no `lowerdir+`: mount(2) takes one page of options, and attaches at once.
+    /// Before Linux 6.5 there is no `lowerdir+`: mount(2) accepts one page of options, and attaches at once.
     fn overlay_by_mount(&self, lower: &[&str], upper: &str, work: &str, scratch: &Path) -> SysResult<OwnedFd> {
         let escape = |p: &str| p.replace('\\', "\\\\").replace(':', "\\:").replace(',', "\\,");
         let lower = lower.iter().map(|l| escape(l)).collect::<Vec<_>>().join(":");
@@ -110,7 +111,7 @@ impl Kernel {
         Ok(tree)
     }
 
-    /// A detached copy of what is mounted at (or lies at) `source`.
+    /// A detached copy of the mount at (or of the file) `source`.
     pub fn clone_tree(&self, source: &Path, recursive: bool) -> SysResult<OwnedFd> {
         let how = if recursive { ", recursive" } else { "" };
         self.op(
@@ -142,7 +143,7 @@ impl Kernel {
         )
     }
 
-    /// So many detached binds of one file, which must be attached somewhere.
+    /// This many detached binds of one file, to be attached somewhere.
     pub fn clones_of(&self, source: BorrowedFd<'_>, what: &Path, count: usize) -> SysResult<Vec<OwnedFd>> {
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
         self.op(
@@ -176,7 +177,7 @@ impl Kernel {
         )
     }
 
-    /// Shows a detached mount's files as those of the ids that a user namespace maps theirs to (Linux 5.12; tmpfs 6.3).
+    /// Idmaps a detached mount's files with a user namespace (Linux 5.12; tmpfs 6.3).
     pub fn idmap(&self, mount: BorrowedFd<'_>, recursive: bool, users: BorrowedFd<'_>, shown: &Path) -> SysResult<()> {
         self.op(
             "mount_setattr",
@@ -230,7 +231,7 @@ impl Kernel {
         )
     }
 
-    /// Unmounts lazily; nothing happens if nothing is mounted there.
+    /// Unmounts lazily; does nothing if nothing is mounted there.
     pub fn detach(&self, target: &Path) -> SysResult<()> {
         self.op(
             "umount2",
@@ -242,7 +243,7 @@ impl Kernel {
         )
     }
 
-    /// Makes the mount `root` the caller's `/` and lets go of the old one.
+    /// Makes the mount `root` the caller's `/` and detaches the old one.
     pub fn pivot_root(&self, root: BorrowedFd<'_>) -> SysResult<()> {
         self.op(
             "pivot_root",
@@ -250,7 +251,7 @@ impl Kernel {
             || {
                 rustix::process::fchdir(root)?;
                 rustix::process::pivot_root(".", ".")?;
-                // The old root is now stacked below us, and `.` is it.
+                // The old root is now stacked below us, at `.`.
                 mount::unmount(".", mount::UnmountFlags::DETACH)?;
                 Ok(rustix::process::chdir("/")?)
             },
@@ -261,14 +262,14 @@ impl Kernel {
 fn setattr(mount: BorrowedFd<'_>, recursive: bool, attr: &libc::mount_attr) -> Result<(), IoError> {
     let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
     let size = size_of::<libc::mount_attr>();
-    // SAFETY: the path is a NUL-terminated empty string, `attr` outlives the call and its size is given.
+    // SAFETY: the path is a NUL-terminated empty string, `attr` outlives the call and its size is passed.
     let done = unsafe {
         libc::syscall(libc::SYS_mount_setattr, mount.as_raw_fd(), c"".as_ptr(), flags, &raw const *attr, size)
     };
     checked(done).map(drop)
 }
 
-/// Opens procfs as the caller's own PID namespace has it. It is not configured yet: others can go on with it.
+/// Opens procfs of the caller's own PID namespace. It is not configured yet: another process may continue.
 pub fn open_proc() -> Result<OwnedFd, IoError> {
     Ok(mount::fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC)?)
 }

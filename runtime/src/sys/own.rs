@@ -1,4 +1,4 @@
-//! What a process of ours does to itself: signals, session, descriptors, heap. Not recorded.
+//! A process's operations on itself: signals, session, descriptors, heap. Not recorded.
 
 use std::fs::Metadata;
 use std::io::Error as IoError;
@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use super::checked;
 
-/// What the shim does to itself at its start: own session, reaper of orphans, closed to inspection, signals blocked.
+/// The shim's setup at startup: own session, reaper of orphans, non-dumpable, signals blocked.
 pub fn become_shim(name: &str) -> Result<OwnedFd, IoError> {
     let name = super::fs::c_string(&name.chars().take(15).collect::<String>())?;
     // SAFETY: plain values, a NUL-terminated name, and signal sets that outlive the calls.
@@ -31,10 +31,10 @@ pub fn become_shim(name: &str) -> Result<OwnedFd, IoError> {
     }
 }
 
-/// Takes away the limits that the kernel counts by the user of the host, as which a process of any Pod may run: processes, pending
-/// signals, bytes of message queues. One tenant's Pod would take them from another's with the same user. What bounds a container
-/// is its cgroup (memory, pids) and its IPC namespace (fs.mqueue). Upstream's runtimes have no limit of processes either
-/// (`LimitNPROC=infinity` of containerd). Without the privilege they stay.
+/// Removes limits that the kernel counts per host user, which processes of any Pod may share: processes, pending signals, bytes of
+/// message queues. Otherwise one tenant's Pod could exhaust those of another's with the same user. Containers are bounded by their
+/// cgroup (memory, pids) and their IPC namespace (fs.mqueue). Upstream's runtimes have no limit of processes either
+/// (`LimitNPROC=infinity` of containerd). Without the privilege the limits stay.
 fn lift_limits_of_users() {
     let none = libc::rlimit64 { rlim_cur: libc::RLIM64_INFINITY, rlim_max: libc::RLIM64_INFINITY };
     for resource in [libc::RLIMIT_NPROC, libc::RLIMIT_SIGPENDING, libc::RLIMIT_MSGQUEUE] {
@@ -43,28 +43,28 @@ fn lift_limits_of_users() {
     }
 }
 
-/// Which file the caller's program is: its device and number.
+/// The identity of the caller's program: device and inode.
 static PROGRAM: OnceLock<(u64, u64)> = OnceLock::new();
 
-/// For [`is_program`], here and in all children: in a container nothing tells any more.
+/// For [`is_program`], here and in all children: it cannot be determined in a container.
 pub fn remember_program() {
     if let Ok(file) = std::fs::metadata("/proc/self/exe") {
         let _ = PROGRAM.set((file.dev(), file.ino()));
     }
 }
 
-/// Is this file the program that we are?
+/// Whether this file is our own program.
 pub fn is_program(file: &Metadata) -> bool {
     PROGRAM.get() == Some(&(file.dev(), file.ino()))
 }
 
-/// Makes the caller the leader of a session of its own, without a terminal.
+/// Makes the caller the leader of a new session, without a terminal.
 pub fn new_session() {
-    // SAFETY: no arguments; fails only if it is one already.
+    // SAFETY: no arguments; fails only if it is already one.
     unsafe { libc::setsid() };
 }
 
-/// Gives a child back what the shim changed for itself: all signals unblocked and default.
+/// Resets in a child what the shim changed for itself: all signals unblocked and default.
 pub fn become_child() {
     // SAFETY: plain values and a signal set that outlives the call.
     unsafe {
@@ -77,12 +77,12 @@ pub fn become_child() {
     }
 }
 
-/// RLIMIT_NOFILE as this process found it, once it has raised its own.
+/// The original RLIMIT_NOFILE of this process, before it raised its own.
 static INHERITED_DESCRIPTOR_LIMIT: OnceLock<libc::rlimit64> = OnceLock::new();
 
-/// Raises the soft limit of open descriptors to the hard one, for this process alone: each session, probe and connection has
-/// some. A shim, and so every container, has what this process was given (of systemd: `LimitNOFILE`), as with upstream's
-/// runtimes.
+/// Raises the soft limit of open descriptors to the hard one, for this process only: each session, probe and connection needs some.
+/// Shims, and so containers, keep this process's original limit (systemd's `LimitNOFILE`), as with upstream's runtimes. Fails as
+/// getrlimit(2) and setrlimit(2).
 pub fn raise_descriptor_limit() -> Result<(), IoError> {
     // SAFETY: the kernel fills a plain struct, and reads it.
     unsafe {
@@ -94,7 +94,7 @@ pub fn raise_descriptor_limit() -> Result<(), IoError> {
     }
 }
 
-/// How many descriptors this process may have open. Errors: of getrlimit(2).
+/// Maximum number of open descriptors of this process. Errors: of getrlimit(2).
 pub fn descriptor_limit() -> Result<u64, IoError> {
     // SAFETY: the kernel fills a plain struct.
     unsafe {
@@ -104,7 +104,7 @@ pub fn descriptor_limit() -> Result<u64, IoError> {
     }
 }
 
-/// What a shim gets back; `None`: what this process has.
+/// The limit restored for a shim; `None`: the current one.
 pub(super) fn inherited_descriptor_limit() -> Option<libc::rlimit64> {
     INHERITED_DESCRIPTOR_LIMIT.get().copied()
 }
@@ -114,22 +114,22 @@ pub fn umask(mask: u32) {
     unsafe { libc::umask(mask as libc::mode_t) };
 }
 
-/// Marks every descriptor from `first` on close-on-exec: what we forgot cannot leak into a container.
+/// Marks every descriptor from `first` on close-on-exec: a forgotten one cannot leak into a container.
 pub fn close_on_exec_from(first: u32) -> Result<(), IoError> {
     // SAFETY: plain values.
     checked(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) }).map(drop)
 }
 
-/// Closes every descriptor but 0, 1, 2 and these.
+/// Closes every descriptor except 0, 1, 2 and these.
 ///
 /// # Safety
 ///
-/// Nobody in this process uses or closes another one from now on: it is a fork, which does not return to its parent's frames.
+/// This process never uses or closes another descriptor from now on: it is a fork, which does not return to its parent's frames.
 pub unsafe fn keep_only(kept: &[BorrowedFd<'_>]) -> Result<(), IoError> {
     let mut numbers: Vec<u32> = kept.iter().map(|fd| fd.as_raw_fd() as u32).filter(|fd| *fd > 2).collect();
     numbers.sort_unstable();
     let close = |first: u32, last: u32| match first <= last {
-        // SAFETY: plain values. No handle of this process closes what had these numbers again, as the caller promises.
+        // SAFETY: plain values. No handle of this process closes these numbers again, as the caller promises.
         true => checked(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) }).map(drop),
         false => Ok(()),
     };
@@ -141,55 +141,55 @@ pub unsafe fn keep_only(kept: &[BorrowedFd<'_>]) -> Result<(), IoError> {
     close(first, u32::MAX)
 }
 
-/// Closes this process to inspection by any that lacks CAP_SYS_PTRACE over the machine's own user namespace, until it executes.
-/// A change of user may undo it.
+/// Makes this process non-dumpable until it executes: only processes with CAP_SYS_PTRACE over the machine's own user namespace may
+/// inspect it. Changing the user may undo it.
 pub fn close_to_inspection() -> Result<(), IoError> {
     // SAFETY: plain values.
     checked(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) }.into()).map(drop)
 }
 
-/// The working directory as the kernel names it: absolute only if it is below our root.
+/// The working directory as reported by the kernel: absolute only if it is below our root.
 pub fn working_directory() -> Result<Vec<u8>, IoError> {
     let mut path = vec![0u8; libc::PATH_MAX as usize];
-    // SAFETY: the buffer is as long as said. The raw call: a C library's would make an error of what is unreachable.
+    // SAFETY: the buffer has the given length. The raw call: a C library's would fail if it is unreachable.
     let length = checked(unsafe { libc::syscall(libc::SYS_getcwd, path.as_mut_ptr(), path.len()) })? as usize;
     path.truncate(length.saturating_sub(1));
     Ok(path)
 }
 
-/// Overwrites what is not needed any more, before its memory is free for others.
+/// Overwrites data before its memory is freed.
 pub fn wipe(mut bytes: Vec<u8>) {
     bytes.fill(0);
-    // Whoever could read them would see them: the compiler cannot leave the writes out.
+    // Makes the writes observable, so that the compiler cannot remove them.
     std::hint::black_box(&bytes);
 }
 
-/// Gives freed heap pages back to the kernel.
+/// Returns freed heap pages to the kernel.
 pub fn trim_heap() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: no arguments that could be wrong.
+    // SAFETY: no invalid arguments possible.
     unsafe {
         libc::malloc_trim(0);
     }
 }
 
-/// Unmaps the pages of this program's code: what still runs comes back from the page cache by itself, and what only the start
-/// needed may leave the memory. Code alone, which nothing relocates: its pages are those of the file. Returns the bytes that
-/// were looked at. Errors: of reading `/proc/self/maps`, of madvise(2).
+/// Unmaps the pages of this program's code: code still in use is faulted in again from the page cache, and code only needed at
+/// startup may leave memory. Only code without relocations: its pages equal those of the file. Returns the number of bytes covered.
+/// Errors: of reading `/proc/self/maps`, of madvise(2).
 pub fn unmap_code() -> Result<usize, IoError> {
     let program = std::fs::read_link("/proc/self/exe")?;
     let mut unmapped = 0;
     for line in std::fs::read_to_string("/proc/self/maps")?.lines() {
         let Some((start, end)) = code_of(&program, line) else { continue };
-        // SAFETY: a private mapping of a file that is executed and so never written to: each page that is dropped is read from
-        // the file again at its next use, as it was before.
+        // SAFETY: a private mapping of a file that is being executed and so cannot be written: each dropped page is read again
+        // unchanged on its next use.
         checked(unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_DONTNEED) }.into())?;
         unmapped += end - start;
     }
     Ok(unmapped)
 }
 
-/// The addresses of a line of `/proc/PID/maps`, if it is code of this program (proc_pid_maps(5)).
+/// The addresses of a line of `/proc/PID/maps`, if it is this program's code (proc_pid_maps(5)).
 fn code_of(program: &std::path::Path, line: &str) -> Option<(usize, usize)> {
     let mut fields = line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
@@ -210,7 +210,7 @@ pub fn small_heap() {
     }
 }
 
-/// The CPU time that this thread has used: waiting for a slow disk costs none.
+/// The CPU time used by this thread: waiting for a slow disk does not count.
 pub fn thread_time() -> std::time::Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` outlives the call, which writes one timespec; this clock exists on every Linux, so it cannot fail.

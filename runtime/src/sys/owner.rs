@@ -1,7 +1,8 @@
-//! Namespaces of nobody: user namespaces that nobody outside of them owns (user_namespaces(7)), and others that count for nobody.
+//! Namespaces without a real owner: user namespaces whose owner no process outside has (user_namespaces(7)), and others charged to
+//! no real user.
 //!
-//! A process of the owner's, in the namespace around it, has every capability over a user namespace: what is root's is every other
-//! root's, and so are the processes, networks and mounts in it.
+//! A process of the owner's uid in the parent namespace has every capability over a user namespace: those owned by root are
+//! accessible to every other root, including the processes, networks and mounts in them.
 
 use std::convert::Infallible;
 use std::hash::{BuildHasher, RandomState};
@@ -11,17 +12,16 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use super::process::{NAMESPACES, NEWUSER, hold_namespaces};
 use super::{Kernel, SysResult, checked};
 
-/// The owners are above the ids that Pods may name. Which one it is nobody can tell; who has CAP_SETUID and tries them all learns
-/// by no call whether he has it (`seccomp::floor` of the runtime): he can name nothing that is in there.
+/// Owners are above the ids that Pods may name. The exact one is random; a process with CAP_SETUID that tries them all cannot tell
+/// whether it matches (`seccomp::floor` of the runtime): it can name nothing in the namespace.
 const FIRST_OWNER: u32 = 0xF000_0000;
 const OWNERS: u32 = 0x0FFF_FFFE;
 
-/// setresuid(2) leaves that id as it is.
+/// setresuid(2) leaves that id unchanged.
 const SAME: u32 = u32::MAX;
 
 impl Kernel {
-    /// [`Kernel::clone3`] into a new user namespace and others as `flags` say, by root of the machine's user namespace, who is as
-    /// before afterwards. The child is none of its users until somebody has said which there are.
+    /// [`Kernel::clone3`] into a new user namespace and others according to `flags`, by root of the machine's user namespace, whose credentials are restored afterwards. The child's ids are unmapped until a mapping is written.
     ///
     /// # Safety
     ///
@@ -37,16 +37,16 @@ impl Kernel {
         self.as_nobody(|| unsafe { self.clone3(flags, cgroup, shown, child) })?
     }
 
-    /// A process that holds these new namespaces, a user namespace of nobody's among them, and nothing else. It ends when it is killed,
-    /// or with the calling thread.
+    /// A process that holds these new namespaces, including a user namespace without a real owner, and nothing else. It ends when
+    /// killed, or with the calling thread.
     pub fn hold_namespaces_of_nobody(&self, namespaces: u64, shown: &str) -> SysResult<(u32, OwnedFd)> {
         let us = std::process::id();
         // SAFETY: a fork, and nothing but system calls in it.
         unsafe { self.clone3_of_nobody(NEWUSER | namespaces & NAMESPACES, None, shown, || hold_namespaces(us)) }
     }
 
-    /// Does something as an effective user that nobody is, with all that root may, who the caller is before and afterwards. Errors: it
-    /// is not, or is root where there is no such user.
+    /// Runs something as an unused effective user, with all of root's capabilities; the caller is root before and afterwards. Fails
+    /// if it is not root, or not where such a user exists.
     pub(super) fn as_nobody<T>(&self, act: impl FnOnce() -> T) -> SysResult<T> {
         if !rustix::process::geteuid().is_root() {
             return self.op("setresuid", |a| a.text("effective nobody"), || Err(ErrorKind::PermissionDenied.into()));
@@ -57,30 +57,31 @@ impl Kernel {
         Ok(act())
     }
 
-    /// Is another effective user, with the capabilities that it has.
+    /// Changes the effective user, keeping capabilities.
     pub(super) fn act_as(&self, uid: u32) -> SysResult<()> {
         self.op(
             "setresuid",
-            // A Pod's journal is no place for an owner's number.
+            // An owner's number must not appear in a Pod's journal.
             |a| if uid < FIRST_OWNER { a.text("effective ").number(uid) } else { a.text("effective nobody") },
             || {
                 let failed = |why: caps::errors::CapsError| IoError::other(why.to_string());
                 let effective = caps::read(None, caps::CapSet::Effective).map_err(failed)?;
                 // SAFETY: plain values. A raw call: glibc's would signal other threads.
                 checked(unsafe { libc::syscall(libc::SYS_setresuid, SAME, uid, SAME) })?;
-                // The kernel takes them from who is not root any more, in effect; permitted they stay, as the real user is root.
+                // The kernel clears the effective set when the effective user is no longer root; the permitted set stays, as the
+                // real user is root.
                 caps::set(None, caps::CapSet::Effective, &effective).map_err(failed)
             },
         )
     }
 }
 
-/// Is root again when dropped.
+/// Becomes root again when dropped.
 struct Back<'a>(&'a Kernel);
 
 impl Drop for Back<'_> {
     fn drop(&mut self) {
-        // Whoever cannot be root again must not go on: all that it does from there on would be another's.
+        // If that fails, the process must not go on: it would act as another user.
         if self.0.act_as(0).is_err() {
             std::process::abort();
         }
@@ -119,7 +120,7 @@ mod tests {
         await_end(pidfd.as_fd()).unwrap();
     }
 
-    /// In a user namespace of its own, whose limits are its own too.
+    /// In a new user namespace with its own limits.
     const CROWDED: &str = "PODWRIGHT_TEST_CROWDED";
 
     #[test]
@@ -139,7 +140,7 @@ mod tests {
         let (told, tell) = rustix::pipe::pipe().unwrap();
         let life = || -> Infallible {
             let mut byte = 0u8;
-            // SAFETY: raw calls; what they read is a copy of what the parent keeps.
+            // SAFETY: raw calls; they read a copy of the parent's data.
             unsafe {
                 libc::read(told.as_raw_fd(), (&raw mut byte).cast(), 1);
                 libc::execve(exe.as_ptr(), argv.as_ptr(), envp.as_ptr());
@@ -147,7 +148,7 @@ mod tests {
             exit(127)
         };
         let kernel = Kernel::new(&JournalWriter::none());
-        // SAFETY: a fork, and nothing but system calls in it.
+        // SAFETY: a fork, and only system calls in it.
         let (pid, pidfd) = unsafe { kernel.clone3(NEWUSER, None, "a crowded place", life) }.unwrap();
         for file in ["uid_map", "gid_map"] {
             std::fs::write(format!("/proc/{pid}/{file}"), "0 0 4294967295").unwrap();
@@ -164,7 +165,7 @@ mod tests {
             kernel.unshare(NEWUTS).unwrap();
             assert_eq!(credentials(), before);
         }
-        // It is root again too: only that may set this one's limits.
+        // It is root again too: otherwise it could not set limits.
         let life = || -> Infallible { exit(if rustix::process::geteuid().is_root() { 0 } else { 1 }) };
         // SAFETY: a fork; other threads of this process wait.
         let (_, pidfd) = unsafe { kernel.clone3(NEWUTS, None, "one more", life) }.unwrap();

@@ -1,4 +1,4 @@
-//! Processes: clone3, namespaces, execve, and how they end.
+//! Processes: clone3, namespaces, execve, and exits.
 
 use crate::users::IdRange;
 use std::convert::Infallible;
@@ -22,29 +22,29 @@ pub const NEWUTS: u64 = libc::CLONE_NEWUTS as u64;
 pub const NEWPID: u64 = libc::CLONE_NEWPID as u64;
 pub const NEWCGROUP: u64 = libc::CLONE_NEWCGROUP as u64;
 pub const NEWUSER: u64 = libc::CLONE_NEWUSER as u64;
-/// All kinds.
+/// All kinds of namespaces.
 pub const NAMESPACES: u64 = NEWNS | NEWNET | NEWIPC | NEWUTS | NEWPID | NEWCGROUP | NEWUSER;
-/// The child is a child of the caller's parent, which is told of its end as of the caller's.
+/// The child becomes a child of the caller's parent, which reaps it.
 pub const PARENT: u64 = libc::CLONE_PARENT as u64;
 
-/// clone3's cgroup flag; libc types it too narrow on some targets.
+/// clone3's cgroup flag; libc's type is too narrow on some targets.
 const INTO_CGROUP: u64 = 0x2_0000_0000;
 /// The child has no signal handlers.
 const CLEAR_SIGHAND: u64 = 0x1_0000_0000;
 /// PIDFD_SIGNAL_PROCESS_GROUP
 const SIGNAL_PROCESS_GROUP: u32 = 1 << 2;
-/// For the few calls between a clone and an exec.
+/// For the few calls between clone and exec.
 const CHILD_STACK: usize = 16 << 10;
 
 impl Kernel {
-    /// Forks: the child starts in the cgroup and in new namespaces as `flags` say, runs `child` and never returns.
+    /// Forks: the child starts in the cgroup and in new namespaces according to `flags`, runs `child` and never returns.
     ///
-    /// Where somebody else has used up the namespaces that the kernel lets one user have, these are made as a user that nobody is.
+    /// If the namespaces that the kernel allows per user are exhausted, they are created as an unused user.
     ///
     /// # Safety
     ///
-    /// The child is a copy of the calling thread alone: no other thread of this process allocates, frees or locks, ever, or `child`
-    /// makes nothing but system calls (signal-safety(7)). `flags` are namespaces and [`PARENT`].
+    /// The child is a copy of the calling thread alone: no other thread of this process ever allocates, frees or locks, or `child`
+    /// only makes system calls (signal-safety(7)). `flags` are namespaces and [`PARENT`].
     pub unsafe fn clone3(
         &self,
         flags: u64,
@@ -68,8 +68,8 @@ impl Kernel {
                 cgroup: cgroup.map_or(0, |c| c.as_raw_fd() as u64),
             };
             let clone = || {
-                // SAFETY: a fork (no CLONE_VM, as the caller promises): the child gets its own copy of this stack and memory, in which
-                // no lock is another thread's, as he promises too. `args` is complete and `pidfd` outlives the call.
+                // SAFETY: a fork (no CLONE_VM, as the caller promises): the child gets its own copy of this stack and memory, in
+                // which no lock is held by another thread, as also promised. `args` is complete and `pidfd` outlives the call.
                 let pid = unsafe { libc::syscall(libc::SYS_clone3, &args, size_of::<libc::clone_args>()) };
                 if pid == 0 {
                     let _no_unwinding_into_the_parents_frames = ExitOnDrop;
@@ -91,9 +91,9 @@ impl Kernel {
         Ok((pid as u32, unsafe { OwnedFd::from_raw_fd(pidfd) }))
     }
 
-    /// Starts the shim from a process with many threads and much memory: the child borrows that memory, which a fork would
-    /// copy the page tables of, and only makes raw system calls until it executes `exe`, with `stdin` and `stderr` as
-    /// given and no other descriptor of ours. The calling thread waits until then.
+    /// Starts the shim from a process with many threads and much memory: the child shares that memory, instead of copying its page
+    /// tables as a fork does, and only makes raw system calls until it executes `exe`, with the given `stdin` and `stderr` and no
+    /// other descriptor of ours. The calling thread waits until then.
     pub fn spawn(
         &self,
         exe: BorrowedFd<'_>,
@@ -127,8 +127,8 @@ impl Kernel {
                     set_tid_size: 0,
                     cgroup: cgroup.as_raw_fd() as u64,
                 };
-                // SAFETY: `execute` is made for this, and what it reads outlives the call, as does its stack: this thread
-                // sleeps until the child has executed or exited. No signal handler of ours runs meanwhile in the child.
+                // SAFETY: `execute` is made for this, and what it reads outlives the call, as does its stack: this thread sleeps
+                // until the child has executed or exited. No signal handler of ours runs in the child.
                 let pid = unsafe {
                     let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
                     libc::sigfillset(&mut all);
@@ -161,7 +161,7 @@ impl Kernel {
         )
     }
 
-    /// Moves the caller into new namespaces, as [`Kernel::clone3`] does its child.
+    /// Moves the caller into new namespaces, like the child of [`Kernel::clone3`].
     pub fn unshare(&self, flags: u64) -> SysResult<()> {
         let unshare = || {
             self.op(
@@ -219,8 +219,8 @@ impl Kernel {
         IoError::last_os_error()
     }
 
-    /// Executes an open file (a memfd) under a seccomp filter, which need allow no more than that and what the program does: all
-    /// that we do ourselves comes before. Returns only on failure.
+    /// Executes an open file (a memfd) under a seccomp filter, which only needs to allow that and the program's own calls:
+    /// everything else is done before. Returns only on failure.
     pub fn execve_fd(&self, exe: BorrowedFd<'_>, name: &str, filter: &[u8]) -> IoError {
         self.journal.note("execveat", |a| a.text(name));
         self.journal.flush();
@@ -238,12 +238,12 @@ impl Kernel {
         IoError::last_os_error()
     }
 
-    /// Sends a signal; a process that has ended is fine.
+    /// Sends a signal; succeeds if the process has exited.
     pub fn kill(&self, pidfd: BorrowedFd<'_>, signal: i32, shown: &str) -> SysResult<()> {
         self.signal(pidfd, signal, 0, shown)
     }
 
-    /// Sends a signal to the group that a process leads; to the process alone if it leads none, or if the kernel cannot (before
+    /// Sends a signal to the group that a process leads; only to the process if it leads none, or if the kernel lacks this (before
     /// 6.9).
     pub fn kill_group(&self, leader: BorrowedFd<'_>, signal: i32, shown: &str) -> SysResult<()> {
         let sent = self.signal(leader, signal, SIGNAL_PROCESS_GROUP, shown);
@@ -261,7 +261,7 @@ impl Kernel {
                     libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, none, flags)
                 };
                 match checked(sent) {
-                    // A group that is none is no news yet.
+                    // Without a group, try the process.
                     Err(e) if e.raw_os_error() == Some(libc::ESRCH) && flags == 0 => Ok(()),
                     done => done.map(drop),
                 }
@@ -270,27 +270,27 @@ impl Kernel {
     }
 }
 
-/// What a child on borrowed memory becomes.
+/// The new image of a child on shared memory.
 struct Image {
-    /// The program, stdin, and what is both stdout and stderr.
+    /// The program, stdin, and the common stdout and stderr.
     fds: [i32; 3],
     argv: *const *const c_char,
-    /// Signals that it blocks.
+    /// Its signal mask.
     mask: *const libc::sigset_t,
-    /// Its RLIMIT_NOFILE, where that is not ours.
+    /// Its RLIMIT_NOFILE, if it differs from ours.
     files: Option<libc::rlimit64>,
 }
 
 /// The child's side of [`Kernel::spawn`].
 ///
 /// # Safety
-/// It runs in its parent's memory while other threads run too: only system calls, nothing that locks or allocates.
+/// It runs in its parent's memory while other threads run too: only system calls, no locks or allocations.
 unsafe extern "C" fn execute(image: *const Image) -> ! {
     // SAFETY: the parent keeps `image` until this has executed or exited; all calls are async-signal-safe.
     unsafe {
         let Image { fds: [exe, stdin, stderr], argv, mask, files } = *image;
         let envp: [*const c_char; 1] = [std::ptr::null()];
-        // dup2 clears close-on-exec; all other descriptors of ours have it set or are closed here.
+        // dup2 clears close-on-exec; all our other descriptors have it set or are closed here.
         if libc::dup2(stdin, 0) == 0 && libc::dup2(stderr, 1) == 1 && libc::dup2(stderr, 2) == 2 {
             libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
             libc::sigprocmask(libc::SIG_SETMASK, mask, std::ptr::null_mut());
@@ -303,17 +303,17 @@ unsafe extern "C" fn execute(image: *const Image) -> ! {
     }
 }
 
-/// clone3 with a new stack, on which the child calls `child`. Returns the child's number, or a negative errno.
+/// clone3 with a new stack, on which the child calls `child`. Returns the child's pid, or a negative errno.
 ///
 /// # Safety
-/// `args` names a stack, aligned to 16 bytes; it and all that `child` uses of this memory outlives the child's stay in it.
+/// `args` names a stack, aligned to 16 bytes; it and all of this memory that `child` uses outlive the child's stay in it.
 unsafe fn clone_onto_stack(
     args: &libc::clone_args,
     child: unsafe extern "C" fn(*const Image) -> !,
     image: &Image,
 ) -> i64 {
     let result: i64;
-    // SAFETY: the parent sees only those registers changed that are named; the child never comes back from its call.
+    // SAFETY: in the parent only the named registers change; the child never returns from its call.
     #[cfg(target_arch = "x86_64")]
     unsafe {
         std::arch::asm!(
@@ -355,7 +355,7 @@ unsafe fn clone_onto_stack(
     result
 }
 
-/// Ends a child that panics, before it unwinds into frames that are its parent's.
+/// Ends a panicking child before it unwinds into its parent's frames.
 pub(super) struct ExitOnDrop;
 
 impl Drop for ExitOnDrop {
@@ -364,24 +364,24 @@ impl Drop for ExitOnDrop {
     }
 }
 
-/// Ends the calling process at once: no destructors, no exit handlers (they belong to the parent).
+/// Exits at once: no destructors, no exit handlers (they belong to the parent).
 pub fn exit(code: i32) -> ! {
     // SAFETY: ends the process.
     unsafe { libc::_exit(code) }
 }
 
-/// What a child of `parent` does whose namespaces alone are wanted, until it is killed: it holds no descriptor (a lock or a
-/// listening socket would outlive us with it), and ends at the latest with the thread that made it. It makes nothing but system calls.
+/// A child of `parent` that only holds namespaces, until it is killed: it has no descriptors (which would keep a lock or a
+/// listening socket alive), and ends at the latest with the thread that created it. It only makes system calls.
 ///
 /// # Safety
 ///
-/// All descriptors of the process are closed, whosever they are: it is a fork, and goes on with nothing else.
+/// All descriptors of the process are closed, whoever owns them: it is a fork, and continues with nothing else.
 pub(super) unsafe fn hold_namespaces(parent: u32) -> Infallible {
     // SAFETY: only raw system calls, with plain values; the descriptors are the child's own copies.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         libc::syscall(libc::SYS_close_range, 0, u32::MAX, 0);
-        // The parent may have ended before it could be asked to take us along.
+        // The parent may have exited before its death signal was set.
         while libc::getppid() as u32 == parent {
             libc::syscall(libc::SYS_ppoll, 0, 0, 0, 0, 0);
         }
@@ -409,33 +409,33 @@ fn namespaces(args: Args<'_>, flags: u64) -> Args<'_> {
     NAMES.iter().filter(|(bit, _)| flags & bit != 0).fold(args, |args, (_, name)| args.text(name))
 }
 
-/// The PID namespace of the process behind a pidfd. Errors: before Linux 6.11 the kernel does not tell.
+/// The PID namespace of the process behind a pidfd. Errors: not supported before Linux 6.11.
 pub fn pid_namespace_of(pidfd: BorrowedFd<'_>) -> Result<OwnedFd, IoError> {
     /// `_IO(PIDFS_IOCTL_MAGIC, 5)` of linux/pidfd.h.
     const PIDFD_GET_PID_NAMESPACE: u32 = 0xff05;
-    // SAFETY: takes no argument and gives a new descriptor of ours.
+    // SAFETY: takes no argument and returns a new descriptor of ours.
     let fd = unsafe { libc::ioctl(pidfd.as_raw_fd(), PIDFD_GET_PID_NAMESPACE as _, 0) };
     // SAFETY: as above.
     checked(fd.into()).map(|fd| unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// Opens a namespace of a process (of a child of ours: so its number cannot be somebody else's by now).
+/// Opens a namespace of a process (a child of ours, so that its pid cannot be reused).
 pub fn namespace_of(pid: u32, kind: &str) -> Result<OwnedFd, IoError> {
     Ok(std::fs::File::open(format!("/proc/{pid}/ns/{kind}"))?.into())
 }
 
-/// The ids of our own user namespace that the ids of a process's are, if it has one of its own. Errors: nobody can tell.
+/// The mapping of a process's user namespace to our own, if it has its own. Fails if it cannot be read.
 pub fn users_of(pid: u32) -> IoResult<Option<IdRange>> {
     let map = std::fs::read_to_string(format!("/proc/{pid}/uid_map"))?;
     let mut numbers = map.split_whitespace().map_while(|word| word.parse::<u32>().ok());
-    // It has no line before somebody has written one.
+    // The map is empty until it is written.
     let (Some(_), Some(host), Some(size)) = (numbers.next(), numbers.next(), numbers.next()) else {
         return Err(ErrorKind::InvalidData.into());
     };
     Ok((size != u32::MAX).then_some(IdRange { host, size }))
 }
 
-/// The parent of a process, as the kernel has it now.
+/// The current parent of a process.
 pub fn parent_of(pid: u32) -> Option<u32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok())
@@ -453,7 +453,7 @@ mod tests {
     fn namespaces_held() -> (u32, OwnedFd) {
         let us = std::process::id();
         let kernel = Kernel::new(&JournalWriter::none());
-        // SAFETY: a fork, and nothing but system calls in it.
+        // SAFETY: a fork, and only system calls in it.
         unsafe { kernel.clone3(NEWUSER, None, "a user namespace", || hold_namespaces(us)) }.unwrap()
     }
 

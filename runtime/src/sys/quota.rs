@@ -1,4 +1,4 @@
-//! Project quotas: which project a folder belongs to, and what its file system has counted for that (quotactl(2), KEP-1029).
+//! Project quotas: the project of a folder, and its usage as counted by the file system (quotactl(2), KEP-1029).
 
 use std::io::{Error as IoError, Result as IoResult};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -8,44 +8,44 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::{Kernel, SysResult, checked};
 
-/// The type of quotas (linux/quota.h) that libc has no name for.
+/// The quota type (linux/quota.h) that libc lacks.
 const PRJQUOTA: libc::c_int = 2;
 
-/// What a folder says of the project of what is made in it.
+/// A folder's project settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Project {
     /// 0: none.
     pub id: u32,
-    /// Whether what is made in the folder belongs to it from the beginning (`FS_XFLAG_PROJINHERIT`).
+    /// Whether new files in the folder inherit it (`FS_XFLAG_PROJINHERIT`).
     pub inherited: bool,
 }
 
-/// What a project holds: each inode of it, wherever its names are, if it has any, with what is reserved and not yet written.
+/// A project's usage: each of its inodes, linked or not, including reserved space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     pub bytes: u64,
     pub inodes: u64,
-    /// Somebody has set a limit for the project.
+    /// A limit is set for the project.
     pub limited: bool,
-    /// That of its bytes, 0: none.
+    /// The limit of bytes; 0: none.
     pub limit: u64,
 }
 
 impl Tally {
-    /// Whether nobody has such a project.
+    /// Whether the project is unused.
     pub fn is_unused(&self) -> bool {
         *self == Tally::default()
     }
 }
 
-/// Opens a folder for what is asked here. Errors: of openat(2), also where `path` is a symlink.
+/// Opens a folder for these calls. Errors: of openat(2), also if `path` is a symlink.
 pub fn open(path: &Path) -> IoResult<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(openat(CWD, path, flags, Mode::empty())?)
 }
 
-/// Whether the file system of `folder` counts what its projects hold. Errors: ESRCH where it could and does not, ENOSYS or
-/// EINVAL where it cannot, ENOSYS before Linux 5.14 too.
+/// Checks that the file system of `folder` counts projects. Errors: ESRCH if it is disabled, ENOSYS or EINVAL if not supported,
+/// ENOSYS before Linux 5.14 too.
 pub fn counts_projects(folder: BorrowedFd<'_>) -> IoResult<()> {
     /// `struct if_dqinfo` (linux/quota.h).
     #[repr(C)]
@@ -60,13 +60,13 @@ pub fn counts_projects(folder: BorrowedFd<'_>) -> IoResult<()> {
     checked(unsafe { quotactl(folder, libc::Q_GETINFO, 0, (&raw mut info).cast()) }).map(drop)
 }
 
-/// What the file system of `folder` has counted for a project.
+/// A project's usage on the file system of `folder`.
 pub fn tally(folder: BorrowedFd<'_>, project: u32) -> IoResult<Tally> {
-    // SAFETY: integers, for which zeros are values.
+    // SAFETY: integers, for which zeros are valid.
     let mut quota: libc::dqblk = unsafe { std::mem::zeroed() };
     // SAFETY: the structure that Q_GETQUOTA fills.
     match checked(unsafe { quotactl(folder, libc::Q_GETQUOTA, project, (&raw mut quota).cast()) }) {
-        // XFS knows nothing of a project that has never had anything.
+        // XFS has no entry for a project that was never used.
         Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(Tally::default()),
         Err(e) => Err(e),
         Ok(_) => {
@@ -82,13 +82,13 @@ pub fn tally(folder: BorrowedFd<'_>, project: u32) -> IoResult<Tally> {
     }
 }
 
-/// Whether the file system of `folder` also refuses what exceeds a project's limit. Errors: as [`counts_projects`].
+/// Whether the file system of `folder` also enforces projects' limits. Errors: as [`counts_projects`].
 pub fn limits_projects(folder: BorrowedFd<'_>) -> IoResult<bool> {
-    /// `Q_XGETQSTATV` (linux/dqblk_xfs.h), which other file systems than XFS answer too.
+    /// `Q_XGETQSTATV` (linux/dqblk_xfs.h), also supported by other file systems than XFS.
     const GET_STATE: i32 = ((b'X' as i32) << 8) + 8;
     /// `FS_QUOTA_PDQ_ENFD`
     const ENFORCED: u16 = 1 << 5;
-    /// The beginning of `struct fs_quota_statv`, and room for all of it.
+    /// The beginning of `struct fs_quota_statv`, and space for the rest.
     #[repr(C)]
     #[derive(Default)]
     struct State {
@@ -104,14 +104,14 @@ pub fn limits_projects(folder: BorrowedFd<'_>) -> IoResult<bool> {
     Ok(state.flags & ENFORCED != 0)
 }
 
-/// The project of an open folder. Errors: ENOTTY, EOPNOTSUPP where its file system knows no projects.
+/// The project of an open folder. Errors: ENOTTY, EOPNOTSUPP if its file system has no projects.
 pub fn project(folder: BorrowedFd<'_>) -> IoResult<Project> {
     let attributes = attributes(folder)?;
     Ok(Project { id: attributes.projid, inherited: attributes.xflags & PROJINHERIT != 0 })
 }
 
 impl Kernel {
-    /// Gives an open folder to a project; what is in it already stays where it is.
+    /// Sets the project of an open folder; existing contents are unchanged.
     ///
     /// The owner of a folder may do that too, but not in a user namespace: EINVAL (Linux, `fileattr_set_prepare`).
     pub fn set_project(&self, folder: BorrowedFd<'_>, path: &Path, project: Project) -> SysResult<()> {
@@ -123,7 +123,7 @@ impl Kernel {
                 let others = old.xflags & !PROJINHERIT;
                 let xflags = if project.inherited { others | PROJINHERIT } else { others };
                 let new = Attributes { projid: project.id, xflags, ..old };
-                // SAFETY: the structure that the ioctl reads.
+                // SAFETY: the structure read by the ioctl.
                 checked(unsafe { libc::ioctl(folder.as_raw_fd(), SET as _, &raw const new) }.into()).map(drop)
             },
         )
@@ -131,7 +131,7 @@ impl Kernel {
 }
 
 impl Kernel {
-    /// Limits what a project holds on the file system of an open folder; `None`: no longer.
+    /// Limits a project's usage on the file system of an open folder; `None`: removes the limit.
     pub fn set_limit(&self, folder: BorrowedFd<'_>, path: &Path, project: u32, bytes: Option<u64>) -> SysResult<()> {
         /// Limits are counted in KiB (`QIF_DQBLKSIZE`).
         const BLOCK: u64 = 1024;
@@ -140,11 +140,11 @@ impl Kernel {
             "quotactl_fd",
             |a| a.text("Q_SETQUOTA ").path(path).text(" project ").number(project).text(" KiB ").number(limit),
             || {
-                // SAFETY: integers, for which zeros are values.
+                // SAFETY: integers, for which zeros are valid.
                 let mut quota: libc::dqblk = unsafe { std::mem::zeroed() };
                 quota.dqb_bhardlimit = limit;
                 quota.dqb_valid = libc::QIF_BLIMITS;
-                // SAFETY: the structure that Q_SETQUOTA reads.
+                // SAFETY: the structure read by Q_SETQUOTA.
                 checked(unsafe { quotactl(folder, libc::Q_SETQUOTA, project, (&raw mut quota).cast()) }).map(drop)
             },
         )
@@ -170,21 +170,21 @@ struct Attributes {
 
 fn attributes(folder: BorrowedFd<'_>) -> IoResult<Attributes> {
     let mut attributes = Attributes::default();
-    // SAFETY: the structure that the ioctl fills.
+    // SAFETY: the structure filled by the ioctl.
     checked(unsafe { libc::ioctl(folder.as_raw_fd(), GET as _, &raw mut attributes) }.into())?;
     Ok(attributes)
 }
 
 /// # Safety
 ///
-/// `argument` points to what the operation takes.
+/// `argument` points to the operation's structure.
 unsafe fn quotactl(folder: BorrowedFd<'_>, operation: i32, id: u32, argument: *mut libc::c_void) -> libc::c_long {
     let command = libc::QCMD(operation, PRJQUOTA);
     // SAFETY: the caller's.
     unsafe { libc::syscall(libc::SYS_quotactl_fd, folder.as_raw_fd(), command, id, argument) }
 }
 
-/// Why a file system does not count projects, in words.
+/// Why a file system has no project quotas, in words.
 pub fn why_not(error: &IoError) -> String {
     match error.raw_os_error() {
         Some(libc::ESRCH) => "its file system does not count what projects hold".to_owned(),

@@ -1,7 +1,7 @@
-//! How a process of ours gives up, for good, what it does not need: user, capabilities, files, system calls, its parent's keys.
-//! Not recorded: nothing of a Pod is made here.
+//! Irrevocably drops what a process of ours does not need: user, capabilities, files, system calls, its parent's keys. Not
+//! recorded: nothing of a Pod is created here.
 //!
-//! Each is for all threads that begin later, so it is done before there are any.
+//! Each applies to threads started later, so it is done before there are any.
 
 use std::collections::BTreeMap;
 use std::io::Error as IoError;
@@ -20,21 +20,21 @@ use seccompiler::{
 
 use super::checked;
 
-/// The x32 ABI calls by the numbers of x86-64 with this bit, and by some of its own. No other call has a number as high.
+/// The x32 ABI calls use x86-64's numbers with this bit, and some of its own. No other call has a number as high.
 #[cfg(target_arch = "x86_64")]
 const X32: u32 = 0x4000_0000;
 
 const KEYCTL_GET_KEYRING_ID: libc::c_long = 0;
 const KEYCTL_JOIN_SESSION_KEYRING: libc::c_long = 1;
 const KEY_SPEC_SESSION_KEYRING: libc::c_long = -3;
-/// Higher than hosts have users: from here on there is one for each process, which has made no keys before.
+/// Above the host's users: from here on there is one per process, without any earlier keys.
 const NOBODYS: u32 = 0xf000_0000;
 
 const PR_SET_MDWE: i32 = 65;
 const MDWE_REFUSE_EXEC_GAIN: libc::c_ulong = 1;
 const MDWE_NO_INHERIT: libc::c_ulong = 2;
 
-/// Becomes another user, without the groups of the old one. Needs root (setresuid(2)).
+/// Changes the user, and drops the old one's groups. Requires root (setresuid(2)).
 pub fn become_user(uid: u32, gid: u32) -> Result<(), IoError> {
     setgroups(&[])?;
     let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
@@ -43,8 +43,8 @@ pub fn become_user(uid: u32, gid: u32) -> Result<(), IoError> {
     Ok(())
 }
 
-/// Gives up the capabilities that a program to be executed could have (capabilities(7)). It needs one itself, so it comes before
-/// [`become_user`]; who does not have that one keeps the set, and has no_new_privs instead.
+/// Drops the capabilities that an executed program could gain (capabilities(7)). Requires a capability itself, so call it before
+/// [`become_user`]; a process without that one keeps the set, and relies on no_new_privs instead.
 pub fn drop_bounding_set() -> Result<(), IoError> {
     let failed = |why: caps::errors::CapsError| IoError::other(why.to_string());
     if caps::has_cap(None, caps::CapSet::Effective, caps::Capability::CAP_SETPCAP).map_err(failed)? {
@@ -63,7 +63,7 @@ pub fn drop_capabilities() -> Result<(), IoError> {
     ambient.and(inheritable)
 }
 
-/// Nothing that is executed gains rights, and nobody of the same user may look into the process (prctl(2)).
+/// Executed programs gain no privileges, and processes of the same user cannot inspect this one (prctl(2)).
 pub fn close_to_others() -> Result<(), IoError> {
     // SAFETY: plain values.
     unsafe {
@@ -73,8 +73,8 @@ pub fn close_to_others() -> Result<(), IoError> {
     Ok(())
 }
 
-/// Keeps the process to these files and folders, for reading or for all; paths that are not there are left out. Says whether the
-/// kernel does so: none without Landlock (landlock(7)).
+/// Restricts the process to these files and folders, for reading or for everything; missing paths are skipped. Returns whether the
+/// kernel enforces it: not without Landlock (landlock(7)).
 pub fn confine_files(read: &[PathBuf], write: &[PathBuf]) -> Result<bool, IoError> {
     let failed = |why: RulesetError| IoError::other(why.to_string());
     let abi = ABI::V5;
@@ -88,8 +88,8 @@ pub fn confine_files(read: &[PathBuf], write: &[PathBuf]) -> Result<bool, IoErro
     Ok(status.ruleset != RulesetStatus::NotEnforced)
 }
 
-/// Keeps the process from signalling others, by whatever way the kernel has, and with `sockets` from connecting to abstract
-/// sockets that others have made. Says whether the kernel does so: none before Linux 6.12 (landlock(7), ABI 6).
+/// Keeps the process from signalling others in any way, and with `sockets` from connecting to others' abstract sockets. Returns
+/// whether the kernel enforces it: not before Linux 6.12 (landlock(7), ABI 6).
 pub fn confine_reach(sockets: bool) -> Result<bool, IoError> {
     let failed = |why: RulesetError| IoError::other(why.to_string());
     let scopes = if sockets { Scope::AbstractUnixSocket | Scope::Signal } else { Scope::Signal.into() };
@@ -101,9 +101,8 @@ pub fn confine_reach(sockets: bool) -> Result<bool, IoError> {
     Ok(status.ruleset != RulesetStatus::NotEnforced)
 }
 
-/// Refuses `calls` with EPERM, and new namespaces; `on_others` too, whose first argument names a process, unless that is the
-/// caller. What asks for clone3, whose flags no filter sees, is told that there is none: the C library then makes its threads by
-/// clone.
+/// Denies `calls` with EPERM, and new namespaces; also `on_others`, whose first argument names a process, unless that is the
+/// caller. clone3, whose flags a filter cannot see, fails with ENOSYS: the C library then creates threads by clone.
 pub fn deny(calls: &[i64], on_others: &[i64]) -> Result<(), IoError> {
     let failed = |why: &dyn std::fmt::Display| IoError::other(why.to_string());
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
@@ -111,7 +110,7 @@ pub fn deny(calls: &[i64], on_others: &[i64]) -> Result<(), IoError> {
         rules.insert(*call, Vec::new());
     }
     for call in on_others {
-        // 0 is the caller to prlimit(2) alone: to kill(2) it is all of a process group.
+        // Only for prlimit(2) 0 is the caller: for kill(2) it is a whole process group.
         let own = [Some(std::process::id()), (*call == libc::SYS_prlimit64).then_some(0)];
         let differs = |own: u32| SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, own.into());
         let others = own.into_iter().flatten().map(differs).collect::<Result<_, _>>().map_err(|why| failed(&why))?;
@@ -138,7 +137,7 @@ pub fn deny(calls: &[i64], on_others: &[i64]) -> Result<(), IoError> {
     install(rules, libc::EPERM).and_then(|()| install([(libc::SYS_clone3, Vec::new())].into(), libc::ENOSYS))
 }
 
-/// Refuses every call of the x32 ABI, whose twins of the refused ones would pass; other architectures' are the rules' to refuse.
+/// Denies every call of the x32 ABI, whose variants of denied ones would pass; other architectures are denied by the rules.
 #[cfg(target_arch = "x86_64")]
 fn no_x32() -> BpfProgram {
     // The offset of the number in `struct seccomp_data`.
@@ -165,11 +164,11 @@ fn apply(program: &BpfProgram) -> Result<(), IoError> {
     seccompiler::apply_filter_all_threads(program).map_err(|why| IoError::other(format!("seccomp: {why}")))
 }
 
-/// A new, empty session keyring for the calling thread and its children (keyctl(2)). Where there are no keys to be had at all (a
-/// kernel without them, a container whose filter refuses all of keyctl(2)) there is nothing to be kept from them either.
+/// A new, empty session keyring for the calling thread and its children (keyctl(2)). If keys are not available at all (a kernel
+/// without them, a container whose filter denies all of keyctl(2)) there is nothing to protect either.
 ///
-/// A key counts for the real user of who makes it, and a container without users of its own may have made as many as root may have:
-/// then this one counts for a user that nobody is. For a process with one thread.
+/// A key counts for the real user of its creator, and a container in the host's user namespace may have exhausted root's quota:
+/// then this one counts for an unused user. For a single-threaded process.
 pub fn own_keyring() -> Result<(), IoError> {
     match join_keyring() {
         Err(_) if keyring().is_err() => Ok(()),
@@ -183,7 +182,7 @@ fn join_keyring() -> Result<(), IoError> {
     checked(unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, std::ptr::null::<u8>()) }).map(drop)
 }
 
-/// Does something as a real user that is nobody's on this host. The effective one, and with it what the caller may, stays.
+/// Runs something as an unused real user. The effective one, and with it the caller's privileges, stays.
 fn charged_to_nobody(act: impl FnOnce() -> Result<(), IoError>) -> Result<(), IoError> {
     let before = Uid::current().as_raw();
     become_really(NOBODYS + std::process::id())?;
@@ -192,7 +191,7 @@ fn charged_to_nobody(act: impl FnOnce() -> Result<(), IoError>) -> Result<(), Io
     done
 }
 
-/// Changes the real user alone, of the calling thread alone.
+/// Changes only the real user of the calling thread.
 fn become_really(uid: u32) -> Result<(), IoError> {
     const SAME: u32 = u32::MAX;
     // SAFETY: plain values. The raw call: glibc's would change the other threads too.
@@ -205,8 +204,8 @@ pub fn keyring() -> Result<i64, IoError> {
     checked(unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_GET_KEYRING_ID, KEY_SPEC_SESSION_KEYRING, 0) })
 }
 
-/// Memory that was once writable never becomes executable in this process; children do not inherit that (prctl(2),
-/// `PR_SET_MDWE`, Linux 6.6).
+/// Once writable memory never becomes executable in this process; children do not inherit this (prctl(2), `PR_SET_MDWE`, Linux
+/// 6.6).
 pub fn no_new_code() -> Result<(), IoError> {
     // SAFETY: plain values.
     let done = unsafe { libc::prctl(PR_SET_MDWE, MDWE_REFUSE_EXEC_GAIN | MDWE_NO_INHERIT, 0, 0, 0) };
@@ -217,12 +216,12 @@ pub fn no_new_code() -> Result<(), IoError> {
 mod tests {
     use super::*;
 
-    /// In a thread of its own: keyrings and filters are a thread's.
+    /// Runs in its own thread: keyrings and filters are per thread.
     fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| scope.spawn(work).join()).unwrap()
     }
 
-    /// Refuses keyctl(2), all of it or one operation, to the calling thread.
+    /// Denies keyctl(2), all of it or one operation, to the calling thread.
     fn refuse_keyctl(operation: Option<libc::c_long>) {
         let equal = |operation: libc::c_long| {
             let is = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, operation as u64).unwrap();
@@ -240,13 +239,14 @@ mod tests {
         let own = || (own_keyring().is_ok(), keyring());
         match (keyring(), apart(own)) {
             (Ok(before), (true, Ok(own))) => assert_ne!(own, before),
-            // Containers that tests run in may be refused keyctl(2).
+            // Containers that tests run in may lack keyctl(2).
             (Err(_), (true, Err(_))) => {}
             other => panic!("{other:?}"),
         }
     }
 
-    /// As root's is by a container that has root's keys: here of a user that is this process' alone, so that no other test is hit.
+    /// Like root's quota exhausted by a container with root's keys: here of a user used only by this process, so that no other test
+    /// is affected.
     #[test]
     fn whose_users_quota_of_keys_is_used_up_has_a_keyring_all_the_same() {
         const THREADS: libc::c_long = -1;
@@ -258,14 +258,13 @@ mod tests {
             checked(unsafe { libc::syscall(libc::SYS_add_key, kind, name.as_ptr(), none, 0, THREADS) })
         };
         let own = || {
-            // A key that is added counts for the user of files, a keyring that is joined for the real one.
-            // SAFETY: plain values.
+            // Adding a key counts for the fsuid, joining a keyring for the real user. SAFETY: plain values.
             unsafe { libc::syscall(libc::SYS_setfsuid, user) };
             let full = (0..10_000).find_map(|name| add(name).err()).and_then(|why| why.raw_os_error());
             become_really(user).unwrap();
             (full, join_keyring().is_err(), own_keyring().is_ok(), keyring().ok(), Uid::current().as_raw())
         };
-        // Containers that tests run in may be refused keys, and who is not root may not be another.
+        // Containers that tests run in may lack keys, and without root the user cannot be changed.
         if let (Ok(before), true) = (keyring(), Uid::effective().is_root() && apart(|| add(0).is_ok())) {
             let (full, is_refused, has_one, keyring, real) = apart(own);
             assert_eq!((full, is_refused, has_one, real), (Some(libc::EDQUOT), true, true, user));
@@ -273,7 +272,7 @@ mod tests {
         }
     }
 
-    /// It is not passed over that others could read the keys of who came before.
+    /// It must not be ignored that others could read the previous user's keys.
     #[test]
     fn who_cannot_have_a_keyring_of_his_own_is_told_so_where_there_is_one() {
         let with = |refused: Option<libc::c_long>| {

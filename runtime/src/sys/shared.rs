@@ -1,11 +1,11 @@
-//! The one door to files that a container sees, or may have put in the place of another: opened without waiting for anybody.
+//! The only way to open files that a container sees or may have replaced: without blocking.
 //!
-//! Such a file may be a link out, a FIFO that nobody writes, a device that acts on being opened, or under a lease: who owns a
-//! file may keep open(2) and truncate(2) waiting for `/proc/sys/fs/lease-break-time` seconds, again and again (fcntl(2),
-//! "Leases"). Calls that open nothing break no lease: stat, chmod, chown, link, rename and unlink, and open with O_PATH.
+//! Such a file may be a symlink elsewhere, a FIFO without a writer, a device with side effects on open, or under a lease: a file's
+//! owner can block open(2) and truncate(2) for `/proc/sys/fs/lease-break-time` seconds, repeatedly (fcntl(2), "Leases"). Calls that
+//! do not open files break no lease: stat, chmod, chown, link, rename and unlink, and open with O_PATH.
 //!
-//! So what is there is first held as a place (O_PATH, its last part no link), and opened by that descriptor, without blocking,
-//! once it is known to be a regular file. A lease is the error [`ErrorKind::WouldBlock`], in words.
+//! So the file is first opened with O_PATH (its last component must not be a symlink), and reopened through that descriptor,
+//! non-blocking, once it is known to be regular. A lease is the error [`ErrorKind::WouldBlock`], with a message.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -18,31 +18,31 @@ use rustix::io::Errno;
 
 use super::fs::proc_fd;
 
-/// Opens a regular file for reading; its last part may be no link.
-/// Errors: `NotFound`, `WouldBlock` (it is under a lease), `InvalidInput` (there is something else), those of open(2).
+/// Opens a regular file for reading; its last component must not be a symlink. Errors: `NotFound`, `WouldBlock` (it is under a
+/// lease), `InvalidInput` (it is not a regular file), those of open(2).
 pub fn open(path: &Path) -> IoResult<File> {
     reopen(&place(path, OFlags::NOFOLLOW)?, OFlags::RDONLY)
 }
 
-/// The first bytes of a file, `most` of them. Errors: those of [`open()`].
+/// The first `most` bytes of a file. Errors: those of [`open()`].
 pub fn read(path: &Path, most: usize) -> IoResult<Vec<u8>> {
     start_of(open(path)?, most)
 }
 
-/// [`read`] for a file of the host's own, which may be a link, as `/etc/resolv.conf` is on many a host.
+/// [`read`] for a file of the host, which may be a symlink, as `/etc/resolv.conf` often is.
 pub fn read_linked(path: &Path, most: usize) -> IoResult<Vec<u8>> {
     start_of(reopen(&place(path, OFlags::empty())?, OFlags::RDONLY)?, most)
 }
 
-/// Makes a new file, for writing. Errors: `AlreadyExists`, whatever is there, those of open(2).
+/// Creates a new file, for writing. Errors: `AlreadyExists`, those of open(2).
 pub fn create(path: &Path, mode: u32) -> IoResult<File> {
-    // With O_EXCL nothing that is there is opened, nor followed.
+    // O_EXCL neither opens nor follows anything existing.
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     Ok(fs::openat(CWD, path, flags, Mode::from_raw_mode(mode))?.into())
 }
 
-/// Has a file say just `bytes`. It changes in place: containers may have it mounted. A missing one is made, with mode 0666 less
-/// the umask. The file, for what else is to be done with it. Errors: those of [`open()`], and of writing.
+/// Makes a file contain exactly `bytes`, in place: containers may have it mounted. Creates a missing one, with mode 0666 minus the
+/// umask. Returns the file for further use. Errors: those of [`open()`], and of writing.
 pub fn write(path: &Path, bytes: &[u8]) -> IoResult<File> {
     let place = match place(path, OFlags::NOFOLLOW) {
         Err(e) if e.kind() == ErrorKind::NotFound => {
@@ -53,7 +53,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> IoResult<File> {
         other => other?,
     };
     let file = reopen(&place, OFlags::RDONLY)?;
-    // One byte more than is wanted tells whether there is more. A container may have written more than fits into memory.
+    // Reading one byte more reveals whether there is more. A container may have written more than fits into memory.
     if start_of(file.try_clone()?, bytes.len() + 1)? == bytes {
         return Ok(file);
     }
@@ -63,7 +63,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> IoResult<File> {
     Ok(file)
 }
 
-/// Opens a file of an open folder to write at its end; a missing one is made. Errors: those of [`open()`].
+/// Opens a file of an open folder for appending; creates a missing one. Errors: those of [`open()`].
 pub fn append(folder: BorrowedFd<'_>, name: &OsStr, mode: u32) -> IoResult<File> {
     let place = || -> IoResult<OwnedFd> {
         Ok(fs::openat(folder, name, OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?)
@@ -79,7 +79,7 @@ pub fn append(folder: BorrowedFd<'_>, name: &OsStr, mode: u32) -> IoResult<File>
     reopen(&held?, OFlags::WRONLY | OFlags::APPEND)
 }
 
-/// Cuts a file that is longer than `most` bytes. Errors: those of [`open()`].
+/// Truncates a file to at most `most` bytes. Errors: those of [`open()`].
 pub fn cut(path: &Path, most: u64) -> IoResult<()> {
     let place = place(path, OFlags::NOFOLLOW)?;
     let stat = fs::fstat(&place)?;
@@ -93,7 +93,7 @@ fn place(path: &Path, how: OFlags) -> IoResult<OwnedFd> {
     Ok(fs::openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC | how, Mode::empty())?)
 }
 
-/// Opens what is held, if it is a regular file.
+/// Reopens a held file, if it is regular.
 fn reopen(place: &OwnedFd, access: OFlags) -> IoResult<File> {
     if FileType::from_raw_mode(fs::fstat(place)?.st_mode) != FileType::RegularFile {
         return Err(IoError::new(ErrorKind::InvalidInput, "not a regular file"));
@@ -119,7 +119,7 @@ mod tests {
 
     use super::*;
 
-    /// Far below what a lease keeps an open(2) waiting, which is 45 s.
+    /// Far below the 45 s that a lease blocks open(2).
     const AT_ONCE: Duration = Duration::from_secs(10);
 
     fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
@@ -133,10 +133,10 @@ mod tests {
         append(File::open(path.parent().unwrap()).unwrap().as_fd(), path.file_name().unwrap(), 0o600)
     }
 
-    /// Which signal tells of a lease being broken (`include/uapi/asm-generic/fcntl.h`); the usual one would end us.
+    /// The signal for a broken lease (`include/uapi/asm-generic/fcntl.h`); the default one would kill us.
     const F_SETSIG: i32 = 10;
 
-    /// Takes a lease on a file, as long as what it returns is open.
+    /// Takes a lease on a file, as long as the result is open.
     fn lease(path: &Path, kind: i32) -> File {
         let held = File::open(path).unwrap();
         // SAFETY: an open descriptor and plain values.

@@ -1,4 +1,4 @@
-//! A cgroup whose processes hold still for a moment, and go on whatever happens to who has asked for it.
+//! Freezes the processes of a cgroup briefly; they are thawed whatever happens to the caller.
 
 use std::fs::File;
 use std::io::{Error as IoError, Write};
@@ -10,10 +10,10 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::{Kernel, SysResult, checked};
 
-/// For how long is waited until all hold still. Who does not by then is in the kernel, and holds still when it returns.
+/// How long to wait until all are frozen. A process that is not by then is in the kernel, and freezes on return.
 const FREEZING: Duration = Duration::from_millis(200);
 
-/// Processes that hold still until this is dropped, or its process ends.
+/// Processes are frozen until this is dropped, or our process ends.
 #[derive(Debug)]
 pub struct Still {
     file: File,
@@ -21,7 +21,7 @@ pub struct Still {
 }
 
 impl Kernel {
-    /// Keeps the processes of a cgroup, and of all below it, still.
+    /// Freezes the processes of a cgroup and below.
     pub fn keep_still(&self, cgroup: &Path) -> SysResult<Still> {
         let path = cgroup.join("cgroup.freeze");
         let begin = || {
@@ -45,9 +45,9 @@ impl Drop for Still {
     fn drop(&mut self) {
         let _ = self.file.write_all(b"0");
         if let Some((guardian, pipe)) = self.guardian.take() {
-            // A word, not the end alone: another child may have a copy of this end.
+            // An explicit byte, as another child may have a copy of this end.
             let _ = rustix::io::write(&pipe, b".");
-            // SAFETY: our own child, whom nobody else waits for.
+            // SAFETY: our own child, which no one else waits for.
             while unsafe { libc::waitpid(guardian, std::ptr::null_mut(), 0) } == -1
                 && IoError::last_os_error().raw_os_error() == Some(libc::EINTR)
             {}
@@ -55,10 +55,10 @@ impl Drop for Still {
     }
 }
 
-/// A child that lets the processes go on when it is told to, or when this process has ended.
+/// A child that thaws the processes when told to, or when this process has ended.
 fn fork_guardian(read: &OwnedFd, write: &OwnedFd, file: &File) -> Result<libc::pid_t, IoError> {
     let [read, write, file] = [read.as_raw_fd(), write.as_raw_fd(), file.as_raw_fd()];
-    // SAFETY: the child of a process with many threads makes system calls alone, allocates nothing and never returns.
+    // SAFETY: the child of a multi-threaded process only makes system calls, allocates nothing and never returns.
     unsafe {
         let pid = checked(libc::fork().into())? as libc::pid_t;
         if pid != 0 {

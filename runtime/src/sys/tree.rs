@@ -1,4 +1,4 @@
-//! Folders with all in them, whatever a container has made there.
+//! Removes folders with their contents, whatever a container has created there.
 
 use std::ffi::{CStr, CString};
 use std::io::{Error as IoError, ErrorKind, Result as IoResult};
@@ -18,26 +18,25 @@ use super::Kernel;
 use super::quota::{self, Project};
 
 const LIST: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-/// What is mounted in a folder is not of it, not even where it is of the same file system.
+/// Mounts in a folder are excluded, even of the same file system.
 const OWN: ResolveFlags = ResolveFlags::NO_XDEV.union(ResolveFlags::NO_SYMLINKS);
-/// So often a folder is looked at again that somebody else still fills, a name or a few at a time.
+/// How often a folder is read again while another process keeps adding a few names.
 const ROUNDS: usize = 100;
-/// As long as anybody's files take. Whoever goes on filling a folder by the thousand is given up by then.
+/// Longer than any legitimate removal. A folder that keeps being filled by the thousand is given up by then.
 pub const LONGEST: Duration = Duration::from_secs(3600);
-/// So many names of a folder are read at a time: a container makes millions in one.
+/// Names read at a time: a container may create millions in one folder.
 const PIECE: usize = 4096;
 
-/// Removes a folder with all in it; a missing one is fine. Links are removed, not followed, and nothing is removed of what is
-/// mounted in it: error EXDEV or EBUSY.
+/// Removes a folder with its contents; succeeds if it does not exist. Symlinks are removed, not followed, and nothing is removed
+/// from mounts in it: error EXDEV or EBUSY.
 ///
-/// A container may nest folders as deep as its disk holds. So none is gone into: a folder within a folder is first brought up
-/// below `path` itself, and two descriptors and one frame of the stack are enough. (`std::fs::remove_dir_all` takes one of each
-/// for every level.)
+/// A container may nest folders arbitrarily deep. So it does not recurse: nested folders are first moved up directly below `path`,
+/// so that two descriptors and one stack frame suffice. (`std::fs::remove_dir_all` needs one of each per level.)
 pub fn remove_all(path: &Path) -> IoResult<()> {
     remove_below(path, LONGEST, |_| is_gone(path))
 }
 
-/// Removes an empty folder; whether it is gone.
+/// Removes an empty folder; returns whether it is gone.
 fn is_gone(path: &Path) -> IoResult<bool> {
     match std::fs::remove_dir(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(true),
@@ -46,13 +45,13 @@ fn is_gone(path: &Path) -> IoResult<bool> {
     }
 }
 
-/// Removes a folder as [`remove_all`] does, for about as long as `within`: whether it is gone. What is left is found again.
+/// Removes a folder as [`remove_all`] does, for about `within`; returns whether it is gone. The rest is found again.
 pub fn remove_for(path: &Path, within: Duration) -> IoResult<bool> {
     let end = Instant::now() + within;
     unless_late(remove_below(path, within, |_| is_gone(path)), end)
 }
 
-/// Whether all is gone; not, where there was no more time.
+/// Whether everything is gone; `false` on timeout.
 fn unless_late(removed: IoResult<()>, end: Instant) -> IoResult<bool> {
     match removed {
         Err(e) if e.kind() == ErrorKind::DirectoryNotEmpty && Instant::now() >= end => Ok(false),
@@ -60,13 +59,13 @@ fn unless_late(removed: IoResult<()>, end: Instant) -> IoResult<bool> {
     }
 }
 
-/// A folder as it is known from now on, whatever has its name then.
+/// Opens a folder, independent of later renames.
 pub fn hold(path: &Path) -> IoResult<OwnedFd> {
     Ok(openat(CWD, path, LIST, Mode::empty())?)
 }
 
-/// Removes what is in a folder as [`remove_all`] does, but not the folder, for about as long as `within`: whether it is empty. The
-/// entries `last` stay until nothing else is there.
+/// Removes the contents of a folder as [`remove_all`] does, but not the folder, for about `within`; returns whether it is empty.
+/// The entries `last` are kept until nothing else is left.
 pub fn empty_for(folder: &OwnedFd, last: &[&str], within: Duration) -> IoResult<bool> {
     let end = Instant::now() + within;
     let others_are_gone = |folder: &OwnedFd| {
@@ -86,9 +85,9 @@ fn is_empty(folder: &OwnedFd) -> IoResult<bool> {
     Ok(piece(&mut Dir::read_from(folder)?, 1)?.is_empty())
 }
 
-/// Gives a folder one of these names, which nothing has beside it, in one step: where it is then. `None`: there is none.
+/// Renames a folder to an unused one of these names beside it, atomically; returns its new path. `None`: it does not exist.
 ///
-/// It stays in the folder that it is in, so nobody waits for whoever holds the folder itself, as a move to another one would.
+/// It stays in its parent, so holders of a lock on the folder itself do not block this, as they would a move to another parent.
 pub fn put_aside(folder: &Path, names: impl IntoIterator<Item = String>) -> IoResult<Option<PathBuf>> {
     for name in names {
         let aside = folder.with_file_name(name);
@@ -101,7 +100,7 @@ pub fn put_aside(folder: &Path, names: impl IntoIterator<Item = String>) -> IoRe
     Err(ErrorKind::AlreadyExists.into())
 }
 
-/// Gives a folder the name of one that was put aside, unless something has it.
+/// Renames a folder to a name that was freed by moving aside, unless it exists again.
 pub fn take_place(new: &Path, folder: &Path) -> IoResult<()> {
     Ok(renameat_with(CWD, new, CWD, folder, RenameFlags::NOREPLACE)?)
 }
@@ -114,25 +113,25 @@ pub fn wipe(path: &Path, within: Duration) -> IoResult<()> {
     Removal { wipes: true, ..Removal::of(root, Instant::now() + within) }.run(&[], is_empty)
 }
 
-/// What is removed of a folder, and until when.
+/// The removal of a folder's contents, and its deadline.
 struct Removal {
     root: OwnedFd,
     end: Instant,
-    /// Folders that have been brought up: each gets a name of its own.
+    /// Number of folders moved up: gives each a unique name.
     brought_up: u64,
-    /// Those of them that are to be removed next.
+    /// The next ones to remove.
     next: Vec<CString>,
-    /// Whether there are more of them than `next` holds.
+    /// Whether there are more than in `next`.
     has_more: bool,
-    /// Whether anything has gone.
+    /// Whether anything was removed.
     goes_on: bool,
-    /// Whether files are emptied before they go.
+    /// Whether files are truncated first.
     wipes: bool,
-    /// Why the first of those does not go that do not.
+    /// The first error.
     error: Option<IoError>,
 }
 
-/// Removes what is in a folder until `is_done` says so.
+/// Removes the contents of a folder until `is_done` returns true.
 fn remove_below(path: &Path, within: Duration, is_done: impl Fn(&OwnedFd) -> IoResult<bool>) -> IoResult<()> {
     let root = match openat(CWD, path, LIST, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(()),
@@ -141,7 +140,7 @@ fn remove_below(path: &Path, within: Duration, is_done: impl Fn(&OwnedFd) -> IoR
     remove_in(root, &[], within, is_done)
 }
 
-/// The same of one that is open, but for its entries `kept`. What does not go keeps nothing else there.
+/// The same for an open folder, except its entries `kept`. One that cannot be removed does not keep the others.
 fn remove_in(
     root: OwnedFd,
     kept: &[&str],
@@ -153,7 +152,7 @@ fn remove_in(
 
 impl Removal {
     fn of(root: OwnedFd, end: Instant) -> Removal {
-        // What an earlier attempt has brought up is in nobody's way: it would be asked name by name.
+        // Avoids names left by an earlier attempt, which would have to be tried one by one.
         let brought_up = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
         Removal { root, end, brought_up, next: Vec::new(), has_more: false, goes_on: false, wipes: false, error: None }
     }
@@ -181,7 +180,7 @@ impl Removal {
                 (Some(error), _) | (None, Err(error)) if !self.has_more => return Err(error),
                 _ => {}
             }
-            // Nobody has filled it again where that is left which this has brought there.
+            // If what is left was moved up by this removal, the folder is not being refilled.
             rounds += usize::from(!self.has_more);
         }
         Err(IoError::from(ErrorKind::DirectoryNotEmpty))
@@ -190,13 +189,13 @@ impl Removal {
     fn in_time(&mut self) -> IoResult<()> {
         match Instant::now() > self.end {
             true if self.goes_on => Err(IoError::from(ErrorKind::DirectoryNotEmpty)),
-            // More time is of no use to it.
+            // More time would not help.
             true => Err(self.error.take().unwrap_or_else(|| IoError::from(ErrorKind::DirectoryNotEmpty))),
             false => Ok(()),
         }
     }
 
-    /// Removes an entry of `root`, or notes why it does not go. Errors: there is no more time.
+    /// Removes an entry of `root`, or records the error. Fails on timeout.
     fn attempt(&mut self, name: &CStr) -> IoResult<()> {
         let removed = self.remove(name);
         self.note(removed);
@@ -210,8 +209,8 @@ impl Removal {
         }
     }
 
-    /// Removes an entry of `root`. The folders in it become entries of `root`; those that are not `next`, because there are many,
-    /// stay for another look at it. Whether it is gone.
+    /// Removes an entry of `root`. Folders in it become entries of `root`; those beyond `next` are found when it is read again.
+    /// Returns whether it is gone.
     fn remove(&mut self, name: &CStr) -> IoResult<bool> {
         self.wipe(&self.root, name)?;
         if is_removed(&self.root, name)? {
@@ -233,25 +232,25 @@ impl Removal {
                 self.note(removed);
             }
         }
-        // One that somebody has filled meanwhile is seen in the next round.
+        // One that was filled meanwhile is handled in the next round.
         is_removed(&self.root, name)
     }
 
-    /// Empties a file, where files are emptied.
+    /// Truncates a file, if requested.
     fn wipe(&self, folder: &OwnedFd, name: &CStr) -> IoResult<()> {
         let write = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         if !self.wipes {
             return Ok(());
         }
         match openat2(folder, name, write, Mode::empty(), OWN | ResolveFlags::BENEATH) {
-            // What has no length has nothing to be emptied of.
+            // Files without a length need no truncation.
             Ok(file) => Ok(ftruncate(&file, 0).or_else(|e| if e == Errno::INVAL { Ok(()) } else { Err(e) })?),
-            // A folder, a link, what is in use, or gone.
+            // A folder, a symlink, in use, or gone.
             Err(_) => Ok(()),
         }
     }
 
-    /// Removes an entry of one of these, or makes it an entry of `root`.
+    /// Removes an entry of a nested folder, or makes it an entry of `root`.
     fn remove_inner(&mut self, folder: &OwnedFd, name: &CStr) -> IoResult<bool> {
         self.wipe(folder, name)?;
         if is_removed(folder, name)? {
@@ -265,16 +264,16 @@ impl Removal {
     }
 }
 
-/// Makes a folder in `folder` an entry of `root`: its name there. `None`: it is gone.
+/// Moves a folder in `folder` up to `root`; returns its new name. `None`: it is gone.
 fn bring_up(folder: &OwnedFd, name: &CStr, root: &OwnedFd, brought_up: &mut u64) -> IoResult<Option<CString>> {
     loop {
         *brought_up += 1;
         let above = CString::new(format!(".removed-{brought_up}"))?;
-        // No entry that was here before: a folder cannot take the place of a file, nor of a folder that is not empty.
+        // Replaces no earlier entry: a folder cannot replace a file, nor a non-empty folder.
         match renameat(folder, name, root, &above) {
             Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR) => continue,
             Err(Errno::NOENT) => return Ok(None),
-            // `root` takes nothing of another project; somebody has changed that of the folder. One without a project does.
+            // `root` rejects another project; the folder's was changed externally. A folder without a project accepts it.
             Err(Errno::XDEV) if quota::project(root.as_fd()).is_ok_and(|project| project.inherited) => {
                 Kernel::new(&JournalWriter::none())
                     .set_project(root.as_fd(), Path::new("."), Project::default())
@@ -285,7 +284,7 @@ fn bring_up(folder: &OwnedFd, name: &CStr, root: &OwnedFd, brought_up: &mut u64)
     }
 }
 
-/// Removes a file, or an empty folder; says whether it is gone.
+/// Removes a file, or an empty folder; returns whether it is gone.
 fn is_removed(of: &OwnedFd, name: &CStr) -> IoResult<bool> {
     let removed = match unlinkat(of, name, AtFlags::empty()) {
         Err(Errno::ISDIR | Errno::PERM) => unlinkat(of, name, AtFlags::REMOVEDIR),
@@ -298,7 +297,7 @@ fn is_removed(of: &OwnedFd, name: &CStr) -> IoResult<bool> {
     }
 }
 
-/// The next names of a folder, so many at most; none: that was the last of them.
+/// At most `most` further names of a folder; none at the end.
 fn piece(entries: &mut Dir, most: usize) -> IoResult<Vec<CString>> {
     let mut names = Vec::new();
     for entry in entries {
@@ -340,7 +339,7 @@ mod tests {
         assert_eq!(std::fs::read(&outside).unwrap(), b"text");
     }
 
-    /// Deeper than any path is long.
+    /// Deeper than PATH_MAX.
     #[test]
     fn files_are_wiped_however_deep_they_lie() {
         let root = tempfile::tempdir().unwrap();
@@ -385,7 +384,7 @@ mod tests {
         let small = std::thread::Builder::new().stack_size(128 << 10);
         let removed = small.spawn(move || remove_all(&top)).unwrap().join().unwrap();
         if removed.is_err() {
-            // Its own removal would go too deep.
+            // Its own removal would recurse too deep.
             std::mem::forget(root);
             panic!("{removed:?}");
         }
@@ -393,7 +392,7 @@ mod tests {
         remove_all(&root.path().join("missing")).unwrap();
     }
 
-    /// Somebody has the folder open and makes more in it than goes.
+    /// Another process has the folder open and creates files faster than they are removed.
     #[test]
     fn a_folder_that_somebody_goes_on_filling_is_given_up() {
         let root = tempfile::tempdir().unwrap();
@@ -403,7 +402,7 @@ mod tests {
         wipe(root.path(), LONGEST).unwrap();
     }
 
-    /// What has gone from a folder since `watch` was made, in the order in which it went.
+    /// What was removed from a folder since `watch` was created, in order.
     fn gone(watch: &OwnedFd) -> Vec<String> {
         let mut buffer = [std::mem::MaybeUninit::uninit(); 4096];
         let mut events = inotify::Reader::new(watch, &mut buffer);
@@ -415,7 +414,7 @@ mod tests {
         names.collect()
     }
 
-    /// Whoever is killed between two of these steps has left what is to go last.
+    /// If killed between two of these steps, what must go last is still there.
     #[test]
     fn what_is_to_go_last_goes_after_all_else_and_a_folder_with_all_in_it() {
         for (name, is_folder) in [("owner", false), ("a-folder-of-that-name", true)] {
@@ -435,7 +434,7 @@ mod tests {
             assert!(empty_for(&hold(folder).unwrap(), &[name], Duration::from_secs(60)).unwrap());
             let gone = gone(&watch);
             let at = gone.iter().position(|gone| gone == name).unwrap();
-            // What was in the others is brought up beside them, and goes before it, too.
+            // What was in the others is moved up beside them, and also goes before it.
             assert_eq!(gone[..at].len(), 50 * 3, "{gone:?}");
             assert_eq!(gone[at + 1..].len(), usize::from(is_folder), "{gone:?}");
             assert_eq!(std::fs::read_dir(folder).unwrap().count(), 0);

@@ -1,4 +1,4 @@
-//! Files that decide what a process does: whether only those have a hand in them who may decide that.
+//! Checks that files which control a process can only be changed by authorized users.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -8,20 +8,20 @@ use std::path::{Component, Path, PathBuf};
 
 const OTHERS_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
-/// So many symbolic links are followed, as by the kernel.
+/// Maximum number of symlinks followed, as in the kernel.
 const LINKS: usize = 40;
-/// Descriptors of this process: whoever starts it has opened them.
+/// Descriptors of this process: opened by its parent.
 const OWN: [&str; 3] = ["/dev/fd", "/dev/stdin", "/proc/self/fd"];
 
-/// Who may decide: this process's user and root, and whoever became root by sudo.
+/// The authorized users: this process's user and root, and the user who became root by sudo.
 pub fn deciders() -> Vec<u32> {
     let own = nix::unistd::geteuid().as_raw();
     let asked_by = std::env::var("SUDO_UID").ok().and_then(|uid| uid.parse().ok()).filter(|_| own == 0);
     [own, 0].into_iter().chain(asked_by).collect()
 }
 
-/// Whether nobody but `users` can change a file or folder, nor put another in its place, nor in that of a folder or a link on the
-/// way to it: sshd's StrictModes. The error says who can.
+/// Checks that only `users` can change a file or folder, or replace it, or a folder or symlink on the way to it: sshd's
+/// StrictModes. The error names who else can.
 pub fn check(path: &Path, users: &[u32]) -> Result<(), String> {
     if OWN.iter().any(|own| path.starts_with(own)) {
         return Ok(());
@@ -59,11 +59,11 @@ pub fn check(path: &Path, users: &[u32]) -> Result<(), String> {
     Ok(())
 }
 
-/// Where a path leads.
+/// The resolution of a path.
 struct Way {
-    /// All folders in which a name of it, or of a link, is looked up.
+    /// All folders in which a name of it, or of a symlink, is looked up.
     folders: Vec<PathBuf>,
-    /// No link.
+    /// The target, not a symlink.
     end: PathBuf,
 }
 

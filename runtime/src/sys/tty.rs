@@ -9,8 +9,7 @@ use super::fs::{DEVPTS, is_of, is_ptmx, is_pty};
 use super::{Kernel, SysResult, checked};
 
 impl Kernel {
-    /// A pty pair of the devpts instance that is mounted at `/dev/pts` of this root, and of nothing else that may be there:
-    /// (master, slave). The master is non-blocking.
+    /// A pty pair of the devpts instance mounted at `/dev/pts` of this root, verified: (master, slave). The master is non-blocking.
     pub fn open_pty(&self, root: BorrowedFd<'_>) -> SysResult<(OwnedFd, OwnedFd)> {
         let pts = self.find_plain(root, Path::new("/dev/pts"))?;
         self.op(
@@ -18,7 +17,7 @@ impl Kernel {
             |a| a.text("/dev/pts/ptmx"),
             || {
                 let other = || std::io::Error::other("no devpts is mounted at /dev/pts");
-                // Nobody makes or renames a file of a devpts: its ptmx is one.
+                // Files of a devpts cannot be created or renamed: its ptmx is genuine.
                 let pts = pts.as_ref().filter(|pts| is_of(pts.as_fd(), DEVPTS)).ok_or_else(other)?;
                 let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
                 let master = rustix::fs::openat(pts, "ptmx", flags, Mode::empty())?;
@@ -26,7 +25,7 @@ impl Kernel {
                     return Err(std::io::Error::from_raw_os_error(libc::ENOTTY));
                 }
                 rustix::pty::unlockpt(&master)?;
-                // SAFETY: TIOCGPTPEER takes open flags by value and gives a new descriptor of ours.
+                // SAFETY: TIOCGPTPEER takes open flags by value and returns a new descriptor of ours.
                 let slave = unsafe {
                     let fd = libc::ioctl(
                         master.as_raw_fd(),

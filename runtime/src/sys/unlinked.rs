@@ -1,4 +1,4 @@
-//! What processes keep on disks without a name: files that were deleted and are still open or mapped.
+//! Disk space held by processes through unlinked files: deleted, but still open or mapped.
 
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
@@ -11,35 +11,35 @@ use rustix::fs::{AtFlags, CWD, FileType, Statx, StatxFlags, statfs, statx};
 
 use super::walk::{Measure, Pace};
 
-/// Descriptors, mappings and mounts that one look treads; who has more evades. The kernel keeps a kilobyte for each that was asked
-/// about, in the name of who asks.
+/// Maximum descriptors, mappings and mounts inspected at a time; a container with more is evading. The kernel keeps a kilobyte for
+/// each one queried, charged to the querier.
 const LINKS: usize = 1 << 17;
 
-/// So long is a line of mountinfo at most: two paths, each byte of them written as four, and what a file system tells, of a page.
+/// Maximum length of a mountinfo line: two paths, with each byte escaped as four, and a page of file system options.
 const MOUNT: u64 = 64 << 10;
 
-/// A container that is looked at.
+/// A container to inspect.
 pub struct Holder<'a> {
-    /// Lists its processes, as they are now.
+    /// Lists its current processes.
     pub pids: Box<dyn Fn() -> Vec<u32> + Send + Sync + 'a>,
-    /// Files that are mounted for it, where the caller sees them.
+    /// Files mounted for it, at paths visible to the caller.
     pub mounted: Vec<PathBuf>,
 }
 
-/// So often processes are listed until there is none that was not looked at.
+/// How often processes are listed until no new ones appear.
 const LISTS: usize = 16;
 
-/// Counts the files without a name that these containers of one sandbox have open, mapped, mounted, or execute, in any of their
-/// threads: each file once, for the first that holds it. One look for all of them, for they may hand their files to each other.
-/// Who is born while others are looked at is looked at too.
+/// Counts the unlinked files that these containers of one sandbox have open, mapped, mounted, or execute, in any of their threads:
+/// each file once, for its first holder. All are inspected together, because they may pass files to each other. Processes created
+/// during the inspection are included.
 ///
-/// A mount that any of them sees tells what is on it: use of the disk are overlays, and file systems of which a folder is
-/// mounted whose path holds `own`. On others' mounts, files in memory and those of the host are none. A mount that none of them
-/// sees is of a container that has ended, of somebody who has handed the file on, or hidden by a change of root: what is on it
-/// counts if it is an overlay or the file system of `disk`. What the kernel keeps for whoever hides it (on its way through a
-/// socket, in a system call under way, in a ruleset) is not seen; what has just ended has nothing.
+/// A mount visible to any of them decides about files on it: overlays count as disk usage, and file systems mounted from a folder
+/// whose path contains `own`. Files on other mounts, in memory, and of the host do not count. A mount visible to none of them
+/// belongs to an exited container or to whoever passed the file on, or is hidden by a change of root: it counts if it is an overlay
+/// or the file system of `disk`. References inside the kernel (in flight through a socket, in a system call in progress, in a
+/// ruleset) are not seen; an exited process has nothing.
 ///
-/// Gives up after `most` CPU time, as a walk does: somebody opens files faster than they are counted.
+/// Gives up after `most` CPU time, like a walk: files may be opened faster than they are counted.
 pub fn unlinked(containers: &[Holder<'_>], own: &str, disk: &Path, most: Duration) -> Vec<Measure> {
     let mut look = Look::new(own, disk, most);
     let looked: Vec<Looked> = containers.iter().map(|holder| look.container(holder)).collect();
@@ -60,19 +60,19 @@ pub fn unlinked(containers: &[Holder<'_>], own: &str, disk: &Path, most: Duratio
 /// Device (major, minor) and inode.
 type File = (u32, u32, u64);
 
-/// What was found of a file without a name.
+/// An unlinked file.
 struct Found {
     bytes: u64,
-    /// It is on the node's disk, as far as its file system tells; for a mount that nobody sees.
+    /// It is on the node's disk, as far as its file system tells; for a mount that is not visible.
     of_node: bool,
 }
 
 /// What a container holds.
 #[derive(Default)]
 struct Looked {
-    /// By the mount on which they were opened.
+    /// By the mount through which they were opened.
     files: HashMap<(u64, File), Found>,
-    /// It holds too much, or what it holds cannot be read.
+    /// It holds too much, or it cannot be read.
     evades: bool,
     cost: Duration,
 }
@@ -85,7 +85,7 @@ struct Look<'a> {
     links_left: usize,
     tables: Known,
     memories: Known,
-    /// Mounts that any of the processes sees, by their ids: whether what is on them is its own use of a disk.
+    /// Mounts visible to any of the processes, by id: whether files on them count as the container's disk usage.
     mounts: HashMap<u64, bool>,
     namespaces: HashSet<PathBuf>,
 }
@@ -123,8 +123,8 @@ impl<'a> Look<'a> {
         looked
     }
 
-    /// Each thread by itself: one may have its own descriptors and mounts, and the first may have ended, which takes what the
-    /// process's folder shows with it. `None`: there is too much.
+    /// Each thread separately: it may have its own descriptors and mounts, and an exited main thread hides them from the process's
+    /// folder. `None`: there is too much.
     fn processes(&mut self, pids: &[u32], looked: &mut Looked) -> Option<()> {
         for pid in pids {
             for task in entries(&PathBuf::from(format!("/proc/{pid}/task")), looked) {
@@ -133,7 +133,7 @@ impl<'a> Look<'a> {
                 self.see_mounts(&task)?;
                 if self.tables.is_new(tid) {
                     let folder = task.join("fd");
-                    // Before they are trodden, where the kernel (6.2) tells how many there are.
+                    // Before listing them, if the kernel (6.2) reports their number.
                     let count = folder.metadata().map_or(0, |fd| usize::try_from(fd.len()).unwrap_or(usize::MAX));
                     if count > self.links_left {
                         return None;
@@ -141,7 +141,7 @@ impl<'a> Look<'a> {
                     self.links(&folder, looked)?;
                 }
                 if self.memories.is_new(tid) {
-                    // Not in the folder of the thread, but in one of its own.
+                    // Not in the thread's folder, but in its own one.
                     let thread = PathBuf::from(format!("/proc/{tid}"));
                     self.links(&thread.join("map_files"), looked)?;
                     self.link(&thread.join("exe"), looked);
@@ -173,7 +173,7 @@ impl<'a> Look<'a> {
         looked.files.insert((file.stx_mnt_id, id), Found { bytes, of_node });
     }
 
-    /// Line by line: a container makes mounts as it likes, whose places the kernel writes four times as long as they are. `None`: there
+    /// Line by line: a container can create many mounts, whose paths the kernel escapes to four times their length. `None`: there
     /// is too much.
     fn see_mounts(&mut self, task: &Path) -> Option<()> {
         if !fs::read_link(task.join("ns/mnt")).is_ok_and(|namespace| self.namespaces.insert(namespace)) {
@@ -194,17 +194,17 @@ impl<'a> Look<'a> {
     }
 }
 
-/// What is in a folder of /proc; of what has just ended, nothing. Where it may not be read, somebody evades.
+/// The entries of a folder of /proc; none for an exited process. An unreadable one counts as evading.
 fn entries(folder: &Path, looked: &mut Looked) -> impl Iterator<Item = PathBuf> + use<> {
     let read = fs::read_dir(folder);
     looked.evades |= read.as_ref().is_err_and(|e| e.kind() == ErrorKind::PermissionDenied);
     read.into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
-/// The file system on which the node has what its containers write.
+/// The file system on which the node stores what its containers write.
 struct Disk {
     device: Option<(u32, u32)>,
-    /// Its type, as statfs(2) has it; `None` for one in memory.
+    /// Its type, from statfs(2); `None` for one in memory.
     kind: Option<i64>,
 }
 
@@ -216,7 +216,7 @@ impl Disk {
         Disk { device: device.map(|found| (found.stx_dev_major, found.stx_dev_minor)), kind }
     }
 
-    /// Only file systems without a device of their own (overlays, subvolumes) are asked for their type.
+    /// Only file systems without their own device (overlays, subvolumes) are queried for their type.
     fn holds(&self, file: &Statx, link: &Path) -> bool {
         let device = (file.stx_dev_major, file.stx_dev_minor);
         let kind = || statfs(link).ok().map(|found| found.f_type as i64);
@@ -230,7 +230,7 @@ const OVERLAY: i64 = 0x794c_7630;
 const TMPFS: i64 = 0x0102_1994;
 const RAMFS: i64 = 0x8584_58f6;
 
-/// Asks what is known of the file; its file system may be served by somebody who never answers.
+/// Queries cached attributes of the file; a remote file system may never respond.
 fn without_name(link: &Path) -> Option<Statx> {
     let wanted = StatxFlags::TYPE | StatxFlags::NLINK | StatxFlags::BLOCKS | StatxFlags::INO | StatxFlags::MNT_ID;
     let file = statx(CWD, link, AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT, wanted).ok()?;
@@ -238,7 +238,7 @@ fn without_name(link: &Path) -> Option<Statx> {
     (regular && file.stx_nlink == 0).then_some(file)
 }
 
-/// A line of mountinfo: the mount, and whether what is on it is its own use of a disk.
+/// A line of mountinfo: the mount, and whether files on it count as the container's disk usage.
 fn own_mount(line: &str, own: &str) -> Option<(u64, bool)> {
     let (place, kind) = line.split_once(" - ")?;
     let mut fields = place.split(' ');
@@ -248,11 +248,11 @@ fn own_mount(line: &str, own: &str) -> Option<(u64, bool)> {
     Some((id, kind == "overlay" || (!in_memory && root.contains(own))))
 }
 
-/// kcmp(2)'s types: tables of descriptors, address spaces.
+/// kcmp(2)'s types: descriptor tables, address spaces.
 const KCMP_FILES: libc::c_int = 2;
 const KCMP_VM: libc::c_int = 1;
 
-/// What tasks may share, one task for each that was seen, in the kernel's own order.
+/// Resources that tasks may share, one task for each that was seen, in the kernel's own order.
 struct Known {
     kind: libc::c_int,
     tasks: Vec<u32>,
@@ -263,7 +263,7 @@ impl Known {
         Known { kind, tasks: Vec::new() }
     }
 
-    /// Whether what the task has is none that was seen. Where the kernel does not tell, it is taken for new.
+    /// Whether the task's resource was not seen before. Assumed new if the kernel cannot compare.
     fn is_new(&mut self, task: u32) -> bool {
         match self.tasks.binary_search_by(|known| compare(self.kind, *known, task)) {
             Ok(_) => false,
@@ -275,9 +275,9 @@ impl Known {
     }
 }
 
-/// kcmp(2); `Less` where it does not tell, as for a task that has ended.
+/// kcmp(2); `Less` on failure, such as for an exited task.
 fn compare(kind: libc::c_int, one: u32, other: u32) -> Ordering {
-    // SAFETY: plain values; the last two are not looked at for these types.
+    // SAFETY: plain values; the last two are ignored for these types.
     match unsafe { libc::syscall(libc::SYS_kcmp, one, other, kind, 0, 0) } {
         0 => Ordering::Equal,
         2 => Ordering::Greater,
@@ -302,7 +302,7 @@ mod tests {
         unlinked(&[of(pid)], "", disk, most).remove(0)
     }
 
-    /// So many bytes in a file that has no name.
+    /// An unlinked file of this size.
     fn hidden(folder: &Path, mib: usize) -> fs::File {
         let path = folder.join("hidden");
         let mut file = fs::File::options().create_new(true).read(true).write(true).open(&path).unwrap();
@@ -330,7 +330,7 @@ mod tests {
         assert_eq!(look_at(&file, 1000), (true, 100, 900));
         assert_eq!(look_at(&file, 99), (false, 99, 0), "too many");
         assert!(!look_at(&[b"7 1 0:1 /".as_slice(), &vec![b'x'; 1 << 20]].concat(), 1000).0, "no end");
-        // What is no text hides no mounts.
+        // Invalid UTF-8 must not hide mounts.
         assert_eq!(look_at(b"7 1 0:1 /\xff /x rw - ext4 x rw\n8 1 0:1 / / rw - ext4 x rw\n", 9), (true, 2, 7));
     }
 
@@ -344,7 +344,7 @@ mod tests {
         let (end, ends) = channel::<()>();
         let path = folder.path().to_owned();
         let thread = std::thread::spawn(move || {
-            // SAFETY: a plain value; the thread has its own table of descriptors from now on.
+            // SAFETY: a plain value; the thread has its own descriptor table from now on.
             assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0);
             let _file = hidden(&path, 64);
             ready.send(()).unwrap();
@@ -357,7 +357,7 @@ mod tests {
         thread.join().unwrap();
 
         let file = hidden(folder.path(), 64);
-        // SAFETY: a fresh mapping that nobody reads.
+        // SAFETY: a new mapping that is not read.
         let map = unsafe {
             let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
             libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_READ, libc::MAP_SHARED, fd, 0)
@@ -378,9 +378,9 @@ mod tests {
         }
     }
 
-    /// A process whose main thread has ended while another one goes on. It has the descriptors of this one, and maps this file.
+    /// A process whose main thread has exited while another one continues. It inherits our descriptors, and maps this file.
     fn headless(file: &fs::File) -> libc::pid_t {
-        // SAFETY: the child calls nothing but the C library's wrappers, and never returns.
+        // SAFETY: the child only calls wrappers of the C library, and never returns.
         unsafe {
             let pid = libc::fork();
             if pid != 0 {
@@ -411,7 +411,7 @@ mod tests {
             libc::kill(pid, libc::SIGKILL);
             libc::waitpid(pid, std::ptr::null_mut(), 0);
         }
-        // Other tests of this process may have given it a file of theirs.
+        // Other tests of this process may have passed it a file of theirs.
         assert!(found.bytes >= 14 << 20 && found.inodes >= 2 && !found.evades, "{found:?}");
         drop((open, mapped));
     }

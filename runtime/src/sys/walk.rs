@@ -1,4 +1,4 @@
-//! How much of a disk a folder holds, counted file by file, whatever a container has made there.
+//! Measures the disk usage of a folder file by file, whatever a container has created there.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, CString};
@@ -17,35 +17,36 @@ use rustix::io::Errno;
 use super::own::thread_time;
 
 const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-/// A folder of the same mount, never what is mounted on it.
+/// A folder on the same mount, never a mount on it.
 const HERE: ResolveFlags = ResolveFlags::NO_XDEV.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
-/// So many folders, one within the other, are held open. No honest tree is deeper; below that the way back is `..`.
+/// Maximum nested folders held open. No legitimate tree is deeper; below that, `..` leads back.
 const HELD: usize = 256;
-/// Bytes of names that are read at once.
+/// Bytes of names read at once.
 const BATCH: usize = 32 << 10;
-/// Files between two looks at the clock.
+/// Files between two checks of the clock.
 const STRIDE: u32 = 256;
-/// So often what changes is walked again, and as often while all hold still.
+/// Number of passes over a changing tree, and of further ones while its processes are frozen.
 const ROUNDS: u32 = 4;
-/// What happens so much later has another time: the slowest kernel ticks a hundred times in a second.
+/// Later changes have another timestamp: the slowest kernel ticks a hundred times per second.
 const TICK: Duration = Duration::from_millis(20);
-/// CPU time for which somebody may have to hold still.
+/// CPU time during which processes may be frozen.
 const STILL: Duration = Duration::from_secs(5);
-/// Work that is done at full speed; after that a walk rests three times as long as it works.
+/// Work done at full speed; afterwards a walk rests three times as long as it works.
 const SPRINT: Duration = Duration::from_millis(200);
 
-/// What a folder holds, with the folder itself.
+/// The usage of a folder, including itself.
 ///
-/// Counted are blocks, so holes of files cost nothing, and each inode once, however many names it has here. Files that are
-/// deleted and still open are not seen (see [`unlinked`](super::unlinked)). While the folder changes, what moves may be missed
-/// (but for [`settled`]), but is not counted twice unless it is a file.
+/// Blocks are counted, so holes are free, and each inode once, however many links it has here. Unlinked open files are not seen
+/// (see [`unlinked`](super::unlinked)). While the folder changes, moved items may be missed (except with [`settled`]), but only
+/// files are ever counted twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Measure {
     pub bytes: u64,
     pub inodes: u64,
-    /// Not all was seen: the tree grows faster than it is counted, or moves, deeper than any honest one, while it is.
+    /// Not everything was seen: the tree grows faster than it is counted, or moves while being counted, deeper than any legitimate
+    /// one.
     pub evades: bool,
-    /// CPU time that the walk has cost.
+    /// CPU time used by the walk.
     pub cost: Duration,
 }
 
@@ -58,24 +59,22 @@ impl AddAssign for Measure {
     }
 }
 
-/// Counts what `path` (a folder, or one file) holds; a missing one holds nothing. Follows no symlink and enters no mount.
-/// Gives up after `most` CPU time: somebody makes files faster than they are counted.
+/// Measures `path` (a folder, or a file); a missing one is empty. Follows no symlink and enters no mount. Gives up after `most` CPU
+/// time: files may be created faster than they are counted.
 ///
-/// Blocks its thread, for seconds where there are a million files. Needs at most [`HELD`] descriptors, and memory for the
-/// folders and the hard links that it has seen.
+/// Blocks its thread, for seconds with a million files. Needs at most [`HELD`] descriptors, and memory for the folders and hard
+/// links seen.
 ///
 /// # Errors
 ///
-/// The first of openat2(2), getdents64(2), lseek(2), fstat(2), but for what has just gone.
+/// The first of openat2(2), getdents64(2), lseek(2), fstat(2), except for what has just been removed.
 pub fn measure(path: &Path, most: Duration) -> IoResult<Measure> {
     let mut walk = Walk::new(most);
     walk.pass(path)?;
     Ok(walk.measure())
 }
 
-/// [`measure`] of what somebody moves who knows where the walk is (inotify(7) tells him): it is walked again until no folder has
-/// changed since it was read, so that what was counted is what was there at one time. Files are looked at again only in
-/// folders that have changed. After [`ROUNDS`] all hold `still` until it is done; what changes then too evades.
+/// [`measure`] for a tree whose owner may move files behind the walk (observing it with inotify(7)): repeated until no folder has changed since it was read, so that the result was true at one point in time. Files are read again only in changed folders. After [`ROUNDS`] everything is frozen through `still` until it is done; what changes even then is evading.
 ///
 /// # Errors
 ///
@@ -105,13 +104,13 @@ type Id = (u64, u64);
 
 struct Walk {
     sum: Measure,
-    /// Which pass this is, and whether all that it has seen is as it was in the one before.
+    /// The number of this pass, and whether everything so far is unchanged since the previous one.
     pass: u32,
     same: bool,
-    /// It has read folders that were changed so shortly before that a later change may not show.
+    /// Some folders changed so recently that a later change may not be detectable.
     racy: bool,
     folders: HashMap<Id, Counted>,
-    /// Files with several names, which are in no folder's sum: nobody knows in which one of them the next pass will count them.
+    /// Files with several links, counted outside the folders' sums: the next pass may find them in another folder.
     linked: HashSet<Id>,
     links: Measure,
     pace: Pace,
@@ -119,27 +118,27 @@ struct Walk {
     buffer: Vec<MaybeUninit<u8>>,
 }
 
-/// A folder that was counted, with the files in it that have one name.
+/// A counted folder, with its files that have one link.
 struct Counted {
-    /// The pass that has seen it last.
+    /// The last pass that saw it.
     pass: u32,
-    /// When it was changed last; see [`changed`].
+    /// Its last change; see [`changed`].
     changed: Option<i64>,
     bytes: u64,
     inodes: u64,
 }
 
-/// A folder that is being counted.
+/// A folder being counted.
 struct Level {
     /// `None`: too deep to be held open.
     folder: Option<OwnedFd>,
     id: Id,
-    /// Where in the folder to read on, and whether there is more.
+    /// The position in the folder, and whether there is more.
     cookie: u64,
     more: bool,
-    /// Folders in it that are still to be counted.
+    /// Subfolders still to be counted.
     folders: Vec<CString>,
-    /// Its files are as they were when they were counted.
+    /// Its files are unchanged since they were counted.
     known: bool,
 }
 
@@ -165,7 +164,7 @@ impl Walk {
         Measure { cost: self.pace.cost(), ..sum }
     }
 
-    /// One walk, from the beginning.
+    /// One walk from the beginning.
     fn pass(&mut self, path: &Path) -> IoResult<()> {
         (self.sum, self.pass) = (Measure::default(), self.pass + 1);
         (self.same, self.racy) = (true, false);
@@ -181,7 +180,7 @@ impl Walk {
         }
     }
 
-    /// Another pass; whether it is the last: nothing has changed, or it takes too long.
+    /// Another pass; returns whether it is the last: nothing has changed, or it takes too long.
     fn again(&mut self, path: &Path) -> IoResult<bool> {
         if self.racy {
             std::thread::sleep(TICK);
@@ -192,7 +191,7 @@ impl Walk {
         Ok(is_over || (self.same && !self.sum.evades))
     }
 
-    /// Somebody waits.
+    /// Stops resting: processes are frozen.
     fn hurry(&mut self) {
         self.pace.rests = false;
         self.most = self.most.min(self.pace.cost() + STILL);
@@ -205,12 +204,12 @@ impl Walk {
                 self.sum.evades = true;
                 return Ok(());
             }
-            // The invariant: the last level is open; `leave` opens the one that becomes the last.
+            // Invariant: the last level is open; `leave` opens the one that becomes the last.
             let Some(folder) = level.folder.as_ref() else { break };
             if let Some(name) = level.folders.pop() {
                 let inner = match openat2(folder, &*name, FOLDER, Mode::empty(), HERE) {
                     Ok(inner) => self.enter(inner)?,
-                    // It went, was replaced, or is a mount.
+                    // Removed, replaced, or a mount.
                     Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV | Errno::AGAIN) => None,
                     Err(errno) => return Err(errno.into()),
                 };
@@ -231,7 +230,7 @@ impl Walk {
         Ok(())
     }
 
-    /// A folder that was opened, unless it has been seen in this pass.
+    /// An opened folder, unless it has been seen in this pass.
     fn enter(&mut self, folder: OwnedFd) -> IoResult<Option<Level>> {
         let stat = fstat(&folder)?;
         let id = id(&stat);
@@ -255,7 +254,7 @@ impl Walk {
         Ok(Some(Level { folder: Some(folder), id, cookie: 0, more: true, folders: Vec::new(), known }))
     }
 
-    /// Goes back to the folder above. One that was not held is reached by `..`, if it is still there.
+    /// Returns to the parent folder. One that was not held open is reached by `..`, if it still exists.
     fn leave(&mut self, levels: &mut Vec<Level>) -> IoResult<()> {
         let Some(left) = levels.pop() else { return Ok(()) };
         let Some(outer) = levels.last_mut().filter(|outer| outer.folder.is_none()) else { return Ok(()) };
@@ -272,7 +271,7 @@ impl Walk {
         self.sum.evades = true;
         let held = levels.iter().rposition(|level| level.folder.is_some());
         for lost in levels.drain(held.map_or(0, |at| at + 1)..) {
-            // Not all of it was read.
+            // It was not read completely.
             self.folders.remove(&lost.id);
         }
         Ok(())
@@ -288,7 +287,7 @@ impl Walk {
         while let Some(entry) = entries.next() {
             let entry = match entry {
                 Ok(entry) => entry,
-                // The folder itself was deleted.
+                // The folder itself was removed.
                 Err(Errno::NOENT) => break,
                 Err(errno) => {
                     result = Err(errno.into());
@@ -319,7 +318,7 @@ impl Walk {
         result
     }
 
-    /// A file with one name; others are counted apart.
+    /// A file with one link; others are counted separately.
     fn file(&mut self, folder: impl AsFd, name: &CStr) -> IoResult<Measure> {
         self.pace.step();
         match statat(folder, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT) {
@@ -337,7 +336,7 @@ impl Walk {
 }
 
 fn counted(stat: &Stat) -> Measure {
-    /// The unit of `st_blocks`, whatever the file system's own.
+    /// The unit of `st_blocks`, independent of the file system.
     const BLOCK: u64 = 512;
     Measure { bytes: (stat.st_blocks as u64).saturating_mul(BLOCK), inodes: 1, ..Measure::default() }
 }
@@ -346,8 +345,8 @@ fn id(stat: &Stat) -> Id {
     (stat.st_dev, stat.st_ino)
 }
 
-/// When a folder was changed last (its `st_ctime`, which nobody can set). `None`: just now, so that a later change may have the
-/// same time.
+/// When a folder was last changed (its `st_ctime`, which cannot be set). `None`: just now, so that a later change may have the same
+/// time.
 fn changed(stat: &Stat) -> Option<i64> {
     // Nanoseconds: enough for three centuries.
     let at = (stat.st_ctime as i64).saturating_mul(1_000_000_000).saturating_add(stat.st_ctime_nsec as i64);
@@ -360,11 +359,11 @@ fn is_folder(folder: BorrowedFd<'_>, name: &CStr) -> bool {
     stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
 }
 
-/// Keeps a long walk from taking a CPU for itself.
+/// Keeps a long walk from occupying a CPU.
 pub(super) struct Pace {
     steps: u32,
     rests: bool,
-    /// This thread's CPU time at the beginning, and after the last rest.
+    /// This thread's CPU time at the start, and after the last rest.
     begin: Duration,
     rested: Duration,
 }

@@ -1,8 +1,8 @@
-//! Chains of certificates that peers show, verified at a price that they do not choose.
+//! Certificate chains of peers, verified at bounded cost.
 //!
-//! A path to an authority is sought among all certificates that were shown: ten that have one name can follow each other in
-//! hundreds of thousands of orders, and each is tried. So a chain that is longer than any that is used is refused unread, by
-//! whoever verifies one: servers those of their clients, clients those of their servers.
+//! A path to an authority is searched among all certificates presented: ten with the same name can be ordered in hundreds of
+//! thousands of ways, and each is tried. So a chain longer than any in use is rejected unread, by servers verifying clients and
+//! clients verifying servers.
 
 #![forbid(unsafe_code)]
 
@@ -17,15 +17,15 @@ use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, OtherError, SignatureScheme,
 };
 
-/// The most certificates that stand between a peer's own and an authority's. Public ones have one or two; four have 24 orders.
+/// Maximum certificates between a peer's own and an authority's. Public ones have one or two; four have 24 orders.
 pub const INTERMEDIATES: usize = 4;
 
-/// Verifies servers as another does, none with a longer chain.
+/// Verifies servers like another verifier, but rejects longer chains.
 pub fn of_servers(verifier: Arc<dyn ServerCertVerifier>) -> Arc<dyn ServerCertVerifier> {
     Arc::new(Servers(verifier))
 }
 
-/// Verifies clients as another does, none with a longer chain.
+/// Verifies clients like another verifier, but rejects longer chains.
 pub fn of_clients(verifier: Arc<dyn ClientCertVerifier>) -> Arc<dyn ClientCertVerifier> {
     Arc::new(Clients(verifier))
 }
@@ -47,10 +47,10 @@ pub fn trusting_system() -> Result<ClientConfig, Error> {
     Ok(config)
 }
 
-/// Why a chain is refused.
+/// Why a chain is rejected.
 struct TooLong(usize);
 
-/// In the same words: rustls shows no others.
+/// The same message: rustls only shows this form.
 impl fmt::Debug for TooLong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

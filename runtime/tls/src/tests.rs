@@ -1,4 +1,4 @@
-//! Tests of chains: how long they may be, and that long ones cost nothing.
+//! Tests of chains: their length limit, and the cost of long ones.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ fn params(name: &str, is_ca: bool) -> CertificateParams {
     params
 }
 
-/// An authority, a certificate, and so many in between, each signed by the one behind it; they all have one name, or each its own.
+/// An authority, a certificate, and this many in between, each signed by the next; all with the same name, or different ones.
 fn chain(length: usize, one_name: bool) -> Chain {
     let key = || KeyPair::generate().unwrap();
     let mut signer = CertifiedIssuer::self_signed(params("root", true), key()).unwrap();
@@ -38,7 +38,7 @@ fn chain(length: usize, one_name: bool) -> Chain {
     (roots, shown.der().clone(), between)
 }
 
-/// What a client, and a server, say of who shows this.
+/// The results of a client and a server verifying this.
 fn verified((roots, shown, between): &Chain) -> [Result<(), String>; 2] {
     let (provider, roots) = (Arc::new(rustls::crypto::ring::default_provider()), Arc::new(roots.clone()));
     let servers = WebPkiServerVerifier::builder_with_provider(roots.clone(), provider.clone()).build().unwrap();
@@ -62,7 +62,7 @@ fn a_chain_has_four_certificates_between_at_most() {
 #[test]
 fn ten_authorities_of_one_name_are_not_put_in_order() {
     let (_, shown, between) = chain(10, true);
-    // Nobody knows the one that they lead to: every order is tried in vain.
+    // They lead to an unknown authority: every order is tried in vain.
     let stranger = (chain(0, false).0, shown, between);
     let begun = Instant::now();
     for refused in verified(&stranger) {
@@ -71,7 +71,7 @@ fn ten_authorities_of_one_name_are_not_put_in_order() {
     assert!(begun.elapsed() < Duration::from_millis(500), "{:?}", begun.elapsed());
 }
 
-/// What four can cost, in all their orders.
+/// The cost of four in all their orders.
 #[test]
 fn four_authorities_of_one_name_cost_little() {
     let (_, shown, between) = chain(INTERMEDIATES, true);
@@ -83,7 +83,7 @@ fn four_authorities_of_one_name_cost_little() {
     assert!(begun.elapsed() < Duration::from_millis(500), "{:?}", begun.elapsed());
 }
 
-/// What a client says of a server that shows this.
+/// A client's result of verifying a server with this chain.
 fn called(config: ClientConfig, shown: Vec<CertificateDer<'static>>, key: &KeyPair) -> Result<(), Error> {
     let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
     let provider = Arc::new(rustls::crypto::ring::default_provider());

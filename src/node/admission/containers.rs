@@ -1,18 +1,18 @@
-//! How many containers a Pod may have. Pure.
+//! Limits how many containers a Pod may have. Pure.
 //!
-//! Whatever happens to one of them, the status of all is told anew: a Pod of thousands keeps its node, and the server, at work for
-//! ever. Upstream bounds the size of the object alone.
+//! Any change to one container rewrites the status of all of them: a Pod with thousands keeps its node and the server permanently
+//! busy. Upstream bounds only the size of the object.
 
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::{pod::intent::Failure, spec::PodExt};
 use podwright_api::validation::pod::update::MAX_CONTAINERS as MAX;
 
-/// Whether a Pod has too many.
+/// Checks the number of containers.
 ///
 /// # Errors
 ///
-/// It has: `TooManyContainers`.
+/// The Pod has too many: `TooManyContainers`.
 pub fn check(pod: &Pod) -> Result<(), Failure> {
     let spec = pod.spec();
     let (init, ephemeral) = (spec.init_containers.iter().flatten(), spec.ephemeral_containers.iter().flatten());

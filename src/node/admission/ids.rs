@@ -1,17 +1,18 @@
-//! Ids of the host that no Pod with the host's users may name: those of Pods that have users of their own. Pure.
+//! Host ids that a Pod in the host's user namespace may not name: those reserved for Pods with user namespaces. Pure.
 //!
-//! The kernel counts by user what it gives (pipes, descriptors on their way, watches of epoll), and files are their owner's: who
-//! ran as a user of another Pod's range would have a share of both.
+//! The kernel accounts some resources per user (pipes, descriptors in flight, epoll watches), and files belong to their owner: a
+//! process running with an id from another Pod's range would share both.
 
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::{id_pool::IdPool, pod::intent::Failure, spec::PodExt};
 
-/// Whether the ids that the Pod's manifest names are none of the pool's. Those of its images are not known yet (`translate`).
+/// Checks that none of the ids named in the Pod's manifest is in the pool. The ids of its images are not known yet (see
+/// `translate`).
 ///
 /// # Errors
 ///
-/// The first that is.
+/// Names the first id that is in the pool.
 pub fn admit(pod: &Pod, pool: IdPool) -> Result<(), Failure> {
     if pod.has_own_users() {
         return Ok(());
@@ -25,7 +26,7 @@ pub fn admit(pod: &Pod, pool: IdPool) -> Result<(), Failure> {
     }
 }
 
-/// Each field of the manifest that names a user or a group.
+/// All manifest fields that name a user or a group.
 fn named(pod: &Pod) -> Vec<(String, i64)> {
     let mut all = Vec::new();
     let mut note = |path: String, id: Option<i64>| all.extend(id.map(|id| (path, id)));

@@ -1,5 +1,5 @@
-//! What a node refuses although the scheduler sent it: too little left, a taken host port, labels that do not fit, a
-//! protection that it cannot give, users of others, more containers or mounts than the host can bear. Pure.
+//! Node admission: rejects Pods that the scheduler assigned but the node cannot run: too few resources, a host port in use, labels
+//! that do not match, unsupported protections, reserved user ids, too many containers or mounts. Pure.
 
 pub mod containers;
 pub mod ids;
@@ -22,7 +22,7 @@ use super::{
 use podwright_api::node_selector;
 use protections::Protections;
 
-/// What a node has to give.
+/// The node's allocatable resources.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Allocatable {
     pub cpu_millis: i64,
@@ -37,11 +37,11 @@ pub struct Allocatable {
 
 type Labels = BTreeMap<String, String>;
 
-/// Whether `pod` may run beside `others`.
+/// Checks whether `pod` may run beside `others`.
 ///
 /// # Errors
 ///
-/// Why not, with upstream's reasons.
+/// The reason for the rejection, with upstream's reason words.
 pub fn admit(
     pod: &Pod,
     others: &[Arc<Pod>],
@@ -79,11 +79,11 @@ pub fn admit(
     }
 }
 
-/// Whether there is room for `pod` beside `others`.
+/// Checks whether there is room for `pod` beside `others`.
 ///
 /// # Errors
 ///
-/// Of what there is too little, and upstream's words for it.
+/// The resource that is short, and upstream's words for it.
 pub fn room(pod: &Pod, others: &[Arc<Pod>], node: &Allocatable) -> Result<(), (&'static str, String)> {
     if others.len() + 1 > node.pods {
         let (used, most) = (others.len(), node.pods);
@@ -94,7 +94,7 @@ pub fn room(pod: &Pod, others: &[Arc<Pod>], node: &Allocatable) -> Result<(), (&
         [("cpu", node.cpu_millis), ("memory", thousand(node.memory)), ("ephemeral-storage", thousand(node.storage))];
     for (resource, capacity) in resources {
         let wanted = qos::pod_request(pod, resource);
-        // Manifests may ask for anything: what is more than can be counted is too much.
+        // Manifests may request anything: sums saturate instead of overflowing.
         let used = others.iter().map(|p| qos::pod_request(p, resource)).fold(0, i64::saturating_add);
         if wanted > 0 && wanted.saturating_add(used) > capacity {
             let shown = |millis: i64| if resource == "cpu" { millis } else { millis / 1000 };
@@ -113,10 +113,10 @@ fn thousand(amount: i64) -> i64 {
 
 const NODE_AFFINITY: &str = ": node(s) didn't match Pod's node affinity/selector";
 
-/// A host port that another Pod holds already.
+/// A host port that another Pod already holds.
 fn taken_port(pod: &Pod, others: &[Arc<Pod>]) -> Option<i32> {
     let wanted = host_ports(pod);
-    // The addresses at which each port is held. A Pod may ask for as many as there are, and so may those beside it.
+    // The addresses on which each port is held. The number of ports is unbounded, here and in the other Pods.
     let mut held: HashMap<(String, i32), HashSet<String>> = HashMap::new();
     for (ip, protocol, port) in others.iter().flat_map(|p| host_ports(p)) {
         held.entry((protocol, port)).or_default().insert(ip);
@@ -143,9 +143,9 @@ fn host_ports(pod: &Pod) -> Vec<(String, String, i32)> {
         .collect()
 }
 
-/// Whether nodeSelector and required node affinity let the Pod run on a node with these labels.
+/// Whether nodeSelector and required node affinity match these labels.
 fn selected(pod: &Pod, labels: &Labels) -> bool {
-    // A Pod is this agent's because it names this node.
+    // A Pod belongs to this agent because it names this node.
     let name = pod.spec().node_name.as_deref().unwrap_or_default();
     node_selector::selects(pod.spec(), name, |key| labels.get(key).map(String::as_str))
 }

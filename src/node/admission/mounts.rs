@@ -1,8 +1,8 @@
-//! How many mounts Pods may cause. Pure.
+//! Limits how many mounts Pods may cause. Pure.
 //!
-//! The kernel bounds a mount namespace (`fs.mount-max`, 100,000), and the host's holds those of all Pods: each `subPath` and each
-//! emptyDir in memory is one, and every container's namespace begins as a copy of it. Upstream bounds nothing, so that a few Pods
-//! of many mounts keep the whole host from mounting anything.
+//! The kernel limits the mounts of a mount namespace (`fs.mount-max`, 100,000), and the host's namespace holds those of all Pods:
+//! each `subPath` and each in-memory emptyDir is one, and every container's namespace starts as a copy of it. Upstream has no
+//! limit, so a few Pods with many mounts keep the whole host from mounting anything.
 
 use std::sync::Arc;
 
@@ -10,9 +10,9 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::{pod::intent::Failure, spec::PodExt, volumes::kinds::empty_dir};
 
-/// Volumes of a Pod and mounts of its containers, together: far more than a manifest that was meant has.
+/// Limit for a Pod's volumes and its containers' mounts together: far more than a legitimate manifest has.
 const MAX_POD: usize = 512;
-/// Those of all Pods of a node: half of what the kernel lets there be. The rest is the host's own.
+/// Limit for all Pods of a node: half of the kernel's limit. The rest is for the host.
 const MAX_NODE: usize = 50_000;
 /// The agent has a descriptor of each volume in memory, by which it brings that back: so many of its descriptors are for these.
 const PART_OF_DESCRIPTORS: usize = 4;
@@ -33,7 +33,7 @@ fn in_memory(pod: &Pod) -> usize {
 ///
 /// # Errors
 ///
-/// It has: `TooManyMounts`.
+/// The Pod has too many: `TooManyMounts`.
 pub fn check(pod: &Pod) -> Result<(), Failure> {
     match mounts(pod) {
         wanted if wanted > MAX_POD => {

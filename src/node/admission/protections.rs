@@ -1,28 +1,28 @@
-//! What a Pod asks for its own safety or its neighbours', and this node cannot give: the Pod is refused, never run with less.
-//! Pure.
+//! What a Pod requests for its own or its neighbours' safety and this node cannot provide: the Pod is rejected, never run with
+//! less. Pure.
 
 use k8s_openapi::api::core::v1::{Pod, SELinuxOptions, WindowsSecurityContextOptions};
 
 use super::{ids, sysctls::Sysctls};
 use crate::{app_armor::AppArmor, id_pool::IdPool, pod::intent::Failure, spec::PodExt};
 
-/// Why a node cannot give something that Pods may ask for.
+/// Why a node cannot provide something that Pods may request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unavailable {
-    /// Volumes of Secrets cannot be shown to users of a Pod's own.
+    /// Secret volumes cannot be shown to a Pod with a user namespace.
     #[error("Linux {0} has no idmapped mounts of tmpfs, which are of 6.3")]
     OldKernel(String),
-    /// The runtime has tried it, and says why it failed.
+    /// The runtime tried it and reports why it failed.
     #[error("{0}")]
     Runtime(String),
     #[error("SELinux is not enabled on the host")]
     SeLinuxDisabled,
     #[error("this node's runtime does not set SELinux labels")]
     SeLinuxLabels,
-    /// Quotas count for Pods with users of their own alone.
+    /// Quotas count only for Pods with user namespaces.
     #[error("Pods can have no users of their own: {0}")]
     UserNamespaces(#[source] Box<Unavailable>),
-    /// The file system of a folder does not count by projects, as the runtime says.
+    /// The file system of a folder does not support project quotas, as the runtime reports.
     #[error("{0}")]
     ProjectQuotas(String),
     /// The node is hollow.
@@ -30,27 +30,27 @@ pub enum Unavailable {
     NoDisk,
 }
 
-/// What a node can give; where it cannot, why.
+/// What a node can provide, or why it cannot.
 #[derive(Clone, Debug)]
 pub struct Protections {
     pub sysctls: Sysctls,
     pub user_namespaces: Result<(), Unavailable>,
-    /// The ids of the host that Pods with users of their own have, and no others.
+    /// The host ids reserved for Pods with user namespaces.
     pub ids: IdPool,
     pub app_armor: AppArmor,
     pub se_linux: Result<(), Unavailable>,
-    /// No Pod asks for them: without, what it has on disk is counted by walking.
+    /// Not something Pods request: without it, disk usage is measured by walking.
     pub project_quotas: Result<(), Unavailable>,
 }
 
-/// A Pod's wish: whether it has it, and whether it can be given.
+/// A request: whether the Pod makes it, and whether the node can fulfil it.
 type Rule = (fn(&Pod) -> bool, fn(&Protections) -> Result<(), Failure>);
 
 fn failure(reason: &str, message: String) -> Failure {
     Failure { reason: reason.to_owned(), message }
 }
 
-/// Upstream's reason for what a node does not do.
+/// Upstream's reason for unsupported features.
 const UNSUPPORTED: &str = "PodFeatureUnsupported";
 
 #[rustfmt::skip]
@@ -65,7 +65,7 @@ const RULES: &[Rule] = &[
 ];
 
 impl Protections {
-    /// Whether this node gives all that the Pod asks for.
+    /// Checks that this node provides everything the Pod requests.
     ///
     /// # Errors
     ///

@@ -11,7 +11,7 @@ use podwright_api::sysctls::SAFE;
 
 const LONGEST: usize = 253;
 
-/// Why a node cannot be told to allow a sysctl.
+/// Why a node cannot allow a sysctl.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SysctlError {
     #[error(
@@ -19,21 +19,21 @@ pub enum SysctlError {
          ^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\\./])*[a-z0-9][-_a-z0-9]*[*]?$"
     )]
     Malformed(String),
-    /// It is the whole host's, or some of those are that the pattern stands for.
+    /// The sysctl, or some that match the pattern, affects the whole host.
     #[error("the sysctl {0:?} is not known to be namespaced")]
     NotNamespaced(String),
 }
 
-/// The sysctls that a node allows: names, or with a `*` at the end all names that begin so.
+/// The sysctls that a node allows: names, or prefixes ending in `*`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sysctls(Vec<String>);
 
 impl Sysctls {
-    /// The safe ones of this kernel (as `uname -r` tells it), and `unsafe_ones`.
+    /// The safe sysctls of this kernel (`uname -r`) plus `unsafe_ones`.
     ///
     /// # Errors
     ///
-    /// A pattern is malformed, or its sysctls are the whole host's.
+    /// A pattern is malformed, or its sysctls affect the whole host.
     pub fn new(kernel: &str, unsafe_ones: &[String]) -> Result<Sysctls, SysctlError> {
         let mut all = Sysctls::safe(kernel);
         for pattern in unsafe_ones {
@@ -42,14 +42,14 @@ impl Sysctls {
         Ok(all)
     }
 
-    /// The safe ones of this kernel alone.
+    /// Only the safe sysctls of this kernel.
     pub fn safe(kernel: &str) -> Sysctls {
         let kernel = version(kernel);
         let safe = SAFE.iter().filter(|safe| kernel >= safe.kernel).map(|safe| safe.name.to_owned());
         Sysctls(safe.collect())
     }
 
-    /// Those that are not safe ones: `allowedUnsafeSysctls`.
+    /// The allowed sysctls that are not safe: `allowedUnsafeSysctls`.
     pub fn unsafe_ones(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(String::as_str).filter(|name| SAFE.iter().all(|safe| safe.name != *name))
     }
@@ -59,7 +59,7 @@ impl Sysctls {
         self.0.iter().any(is_it)
     }
 
-    /// Whether the Pod may set what it asks for.
+    /// Checks that the Pod may set the sysctls it requests.
     ///
     /// # Errors
     ///
@@ -98,13 +98,13 @@ fn checked(pattern: &str) -> Result<String, SysctlError> {
         ends.iter().all(|end| end.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit()))
             && part.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_'))
     };
-    // `net.*` and `kernel.sh*` alike.
+    // Accepts `net.*` as well as `kernel.sh*`.
     let parts = if pattern.ends_with('*') { name.strip_suffix(['.', '/']).unwrap_or(name) } else { name };
     if pattern.len() > LONGEST || !parts.split(['.', '/']).all(is_part) {
         return Err(SysctlError::Malformed(pattern.to_owned()));
     }
     let dotted = dotted(pattern).into_owned();
-    // All names that a prefix stands for are of the namespace that keeps the prefix itself.
+    // All names with a prefix belong to the same namespace as the prefix itself.
     match namespace(dotted.strip_suffix('*').unwrap_or(&dotted)) {
         Some(_) => Ok(dotted),
         None => Err(SysctlError::NotNamespaced(dotted)),

@@ -1,7 +1,7 @@
-//! What the agent counts as things happen: a table of metrics under upstream's names, and their series.
+//! The agent's event counters: a table of metrics under upstream's names, and their series.
 //!
-//! Label values are words of this program's tables, but for those of probes, which name a Pod that lives here: they are forgotten
-//! with it, and no metric ever has more than [`MOST`] series.
+//! Label values come from this program's tables, except those of probes, which name a Pod of this node: they are dropped with the
+//! Pod. No metric ever has more than [`MOST`] series.
 
 pub mod requests;
 pub mod table;
@@ -14,20 +14,20 @@ use std::{
 
 use tokio::time::Instant;
 
-/// Series of one metric.
+/// Maximum number of series of one metric.
 pub const MOST: usize = 4096;
 
-/// A metric that is counted. Each is one row of a table, known by its name.
+/// A counted metric: one row of a table, identified by its name.
 #[derive(Debug)]
 pub struct Row {
     pub name: &'static str,
     pub help: &'static str,
     pub labels: &'static [&'static str],
-    /// The upper bounds of a histogram's buckets, in the unit that its name ends with; none of a counter.
+    /// The upper bounds of a histogram's buckets, in the unit of the metric's name; empty for a counter.
     pub buckets: &'static [f64],
 }
 
-/// What a series has come to.
+/// The value of a series.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Count {
     Total(u64),
@@ -37,7 +37,7 @@ pub enum Count {
 /// A histogram's observations.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Spread {
-    /// By bucket, each without those below it; the last has what is above all bounds.
+    /// Counts by bucket, not cumulative; the last holds values above all bounds.
     pub buckets: Vec<u64>,
     pub sum: f64,
 }
@@ -48,7 +48,7 @@ pub type Series = BTreeMap<Vec<String>, Count>;
 #[derive(Debug, Default)]
 pub struct Counters {
     series: Mutex<BTreeMap<&'static str, Series>>,
-    /// When the loop that looks after all Pods last came round.
+    /// When the Pods' sync loop last ran.
     turn: Mutex<Option<Instant>>,
 }
 
@@ -65,7 +65,7 @@ impl Counters {
         self.measure(row, labels, took.as_secs_f64());
     }
 
-    /// The same of what is no time.
+    /// Records a value that is not a duration.
     pub fn measure(&self, row: &'static Row, labels: &[&str], value: f64) {
         self.change(row, labels, |count| {
             if let Count::Spread(spread) = count {
@@ -86,7 +86,7 @@ impl Counters {
         }
     }
 
-    /// Forgets the series of these metrics whose labels are no more.
+    /// Drops the series of these metrics whose labels are gone.
     pub fn forget(&self, rows: &[&'static Row], gone: impl Fn(&[String]) -> bool) {
         let mut series = self.lock();
         for row in rows {
@@ -96,7 +96,7 @@ impl Counters {
         }
     }
 
-    /// The series of a metric as they are now. One without labels has one from the beginning.
+    /// The current series of a metric. One without labels has a series from the start.
     pub fn read(&self, row: &Row) -> Series {
         let mut found = self.lock().get(row.name).cloned().unwrap_or_default();
         if row.labels.is_empty() {
@@ -105,18 +105,18 @@ impl Counters {
         found
     }
 
-    /// The loop that looks after all Pods has come round.
+    /// Records a run of the Pods' sync loop.
     pub fn turned(&self) {
         *self.turn.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
-    /// How long ago that was, if it has begun.
+    /// How long ago the loop last ran, if it has started.
     pub fn since_turn(&self) -> Option<Duration> {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner).map(|at| at.elapsed())
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, Series>> {
-        // Each change is of one number: what a panic left behind is sound.
+        // Each change is a single number: the state is consistent even after a panic.
         self.series.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

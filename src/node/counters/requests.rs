@@ -1,4 +1,4 @@
-//! What the agent asks of its server, as upstream's clients count it.
+//! Counts the agent's requests to its server, as upstream's clients do.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::{
 };
 use podwright_client::{Client, Measured};
 
-/// The same client, whose requests count.
+/// The same client with its requests counted.
 pub fn counted(client: &Client, counters: &Arc<Counters>) -> Client {
     let counters = counters.clone();
     client.counted(move |told| {

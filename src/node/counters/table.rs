@@ -1,16 +1,16 @@
-//! The metrics that are counted: upstream's `pkg/kubelet/metrics` and `pkg/kubelet/prober`, as far as they are true here.
+//! The counted metrics: those of upstream's `pkg/kubelet/metrics` and `pkg/kubelet/prober` that apply here.
 
 use super::Row;
 use podwright_api::instruments::{REQUEST_BYTES, REQUEST_SECONDS};
 
-/// Prometheus' own buckets.
+/// Prometheus' default buckets.
 const PLAIN: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
-/// How long Pods take.
+/// Buckets for Pod startup.
 const STARTS: &[f64] = &[
     0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 20.0, 30.0, 45.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 480.0,
     600.0, 900.0, 1200.0, 1800.0, 2700.0, 3600.0,
 ];
-/// From 5 ms, each two and a half times the one before.
+/// From 5 ms, each 2.5 times the previous.
 const OPERATIONS: &[f64] = &[
     0.005,
     0.0125,
@@ -129,7 +129,7 @@ pub static CLIENT_RECEIVED: Row = spread(
     "Size of the API server's answers in bytes, by method and host",
 );
 
-/// Those of `/metrics`.
+/// Metrics of `/metrics`.
 pub static ROWS: [&Row; 17] = [
     &STARTED_PODS,
     &STARTED_PODS_ERRORS,
@@ -162,7 +162,7 @@ pub static PROBES_DURATION: Row = spread(
     "Seconds that successful and failed probes of a container took",
 );
 
-/// Upstream runs all that are due at once.
+/// Upstream runs all due probes at once.
 pub static PROBES_WAIT: Row = spread(
     "podwright_prober_wait_duration_seconds",
     &["probe_type", "container", "pod", "namespace"],
@@ -170,5 +170,5 @@ pub static PROBES_WAIT: Row = spread(
     "Seconds that probes of a container waited until the node ran their command",
 );
 
-/// Those of `/metrics/probes`.
+/// Metrics of `/metrics/probes`.
 pub static PROBES: [&Row; 3] = [&PROBES_TOTAL, &PROBES_DURATION, &PROBES_WAIT];

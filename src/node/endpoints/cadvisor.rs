@@ -11,7 +11,7 @@ use super::{
 };
 use crate::storage::Space;
 
-/// A cgroup as it is shown: the machine's has no Pod, a Pod's no container.
+/// A cgroup to expose: the machine's has no Pod, a Pod's no container.
 struct Shown<'a> {
     id: &'a str,
     name: &'a str,
@@ -35,13 +35,13 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// The values of a row's further labels, and the number.
+/// The values of a row's extra labels, and the number.
 type Several = Vec<(Vec<String>, f64)>;
 
-/// How a number is read.
+/// How a value is read.
 enum Read {
     One(fn(&Shown<'_>) -> Option<f64>),
-    /// One each of something that further labels name.
+    /// One value per combination of extra labels.
     Each(&'static [&'static str], fn(&Shown<'_>) -> Several),
 }
 use Read::{Each, One};
@@ -73,7 +73,7 @@ fn number(number: Option<u64>) -> Option<f64> {
     number.map(|number| number as f64)
 }
 
-/// cAdvisor has 0 for no limit.
+/// cAdvisor reports 0 for no limit.
 fn limit(limit: Option<u64>) -> Option<f64> {
     limit.map(|limit| if limit == UNLIMITED { 0.0 } else { limit as f64 })
 }
@@ -98,12 +98,12 @@ fn devices(shown: &Shown<'_>, which: fn(&Device) -> u64) -> Several {
     shown.group.devices.iter().map(|device| (vec![device.name.clone()], which(device) as f64)).collect()
 }
 
-/// Of the file system that Pods write to, which stands for no single device.
+/// Of the file system that Pods write to, which is not a single device.
 fn disk(shown: &Shown<'_>, which: fn(&Space) -> u64) -> Several {
     shown.disk.iter().map(|space| (vec!["/".to_owned()], which(space) as f64)).collect()
 }
 
-/// What is written: of the machine its disk's, of a container its layer's and logs'.
+/// Bytes written: by the machine on its disk, by a container in its layer and logs.
 fn written(shown: &Shown<'_>) -> Several {
     let usage = shown.stored.and_then(|stored| stored.usage.as_ref());
     let own = usage.and_then(|usage| usage.containers.get(shown.container)).map(|container| container.total());
@@ -119,7 +119,7 @@ fn failures(shown: &Shown<'_>) -> Several {
     of("pgfault", group.faults).into_iter().chain(of("pgmajfault", group.major_faults)).collect()
 }
 
-/// Linux's weight as the shares of cgroup v1, as runc turns one into the other.
+/// The cgroup v2 weight as cgroup v1 shares, by runc's conversion.
 fn shares(weight: u64) -> f64 {
     (2 + (weight.saturating_sub(1) * 262_142) / 9999) as f64
 }
@@ -215,7 +215,7 @@ fn shown(facts: &Facts) -> Vec<Shown<'_>> {
     all
 }
 
-/// What the machine is.
+/// Metrics of the machine itself.
 type OfMachine = (&'static str, fn(&MachineFacts) -> Option<u64>, &'static str);
 const MACHINE: [OfMachine; 5] = [
     ("machine_cpu_cores", |machine| machine.cpus, "Number of logical CPU cores."),
@@ -246,7 +246,7 @@ pub fn render(facts: &Facts) -> String {
     out.finish()
 }
 
-/// The numbers of one cgroup in a row, with cAdvisor's labels.
+/// The samples of one cgroup for a row, with cAdvisor's labels.
 fn samples<'s>(row: &'static Row, shown: &'s Shown<'_>) -> Vec<Sample<'s>> {
     let sample = |further: &'static [&'static str], values: Vec<String>, value: f64| {
         let own = [

@@ -1,4 +1,4 @@
-//! `/configz`: what of upstream's `KubeletConfiguration` is in force here. Pure.
+//! `/configz`: the parts of upstream's `KubeletConfiguration` that apply here. Pure.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
-//! What Pods have on disk, for who shows it: measured while somebody asks, each Pod once in a while, one after the other.
+//! Disk usage of Pods for the endpoints: measured on demand, each Pod at most once per period, one at a time.
 //!
-//! A measurement may be a walk of millions of files, and a volume's file system may not answer at all: nobody waits for either
-//! longer than [`TIMEOUT`], and there is never more than one at a time. What is not known yet is not told.
+//! A measurement may walk millions of files, and a volume's file system may hang: no caller waits longer than [`TIMEOUT`], and only
+//! one measurement runs at a time. What is not known yet is left out.
 
 use std::{
     collections::HashMap,
@@ -23,7 +23,7 @@ use podwright_api::persistent_volume;
 
 /// How long a measurement is good for: kubelet's `volumeStatsAggPeriod`.
 pub const PERIOD: Duration = Duration::from_secs(60);
-/// How long who asks waits for Pods of which nothing is known yet.
+/// How long a caller waits for Pods without any measurement.
 const TIMEOUT: Duration = Duration::from_millis(300);
 
 #[derive(Default)]
@@ -36,11 +36,11 @@ struct Known {
     due: Instant,
 }
 
-/// Held while Pods are measured.
+/// Held while measuring.
 pub type Turn = Arc<Semaphore>;
 
 impl Disk {
-    /// What is known of these Pods by now; what is too old is measured anew, behind.
+    /// What is known of these Pods; measures outdated ones in the background.
     pub async fn of(
         self: &Arc<Self>,
         machine: &Arc<Machine>,
@@ -52,7 +52,7 @@ impl Disk {
         let is_due = |pod: &&Arc<Pod>| self.lock().get(pod.uid()).is_none_or(|known| known.due <= now);
         let due: Vec<Arc<Pod>> = pods.iter().filter(is_due).cloned().collect();
         let unknown = due.iter().any(|pod| !self.lock().contains_key(pod.uid()));
-        // One that goes on has most of them already.
+        // A run in progress has most of them already.
         if let (false, Ok(turn)) = (due.is_empty(), turn.clone().try_acquire_owned()) {
             let (disk, machine) = (self.clone(), machine.clone());
             let work = tokio::spawn(async move {
@@ -62,7 +62,7 @@ impl Disk {
                 }
             });
             if unknown {
-                // It goes on when nobody waits any longer.
+                // Continues after the caller stops waiting.
                 let _ = tokio::time::timeout(TIMEOUT, work).await;
             }
         }
@@ -85,12 +85,12 @@ impl Disk {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Known>> {
-        // Each change is one insertion or removal.
+        // Each change is a single insertion or removal.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The Pod's volumes whose file system tells of them alone, with the claim that each is: claims, and what is in memory.
+/// The Pod's volumes with file systems of their own, and their claims: claims and in-memory volumes.
 fn own_file_systems(pod: &Pod) -> Vec<(String, Option<String>)> {
     let volumes = pod.spec().volumes.iter().flatten().filter_map(|volume| {
         let claim = || persistent_volume::used(pod, volume).map(|used| used.name);

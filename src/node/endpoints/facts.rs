@@ -1,4 +1,4 @@
-//! What this node is and has at a moment, as data: all endpoints are rendered from it. Pure.
+//! A snapshot of the node, as data from which all endpoints are rendered. Pure.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -7,16 +7,16 @@ use podwright_runtime::facts::{Group, Interface, MachineFacts, system::SystemFac
 
 use crate::storage::{Disks, Space, Usage};
 
-/// A snapshot. Nothing in it is guessed: what this host does not tell is `None`.
+/// A snapshot. Nothing is guessed: what the host does not report is `None`.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     pub at: Timestamp,
     pub node: NodeFacts,
-    /// Those whose sandbox is ready, by namespace and name, of which there is one each.
+    /// Pods with a ready sandbox, one per namespace and name.
     pub pods: Vec<PodFacts>,
-    /// How many containers are in which state: `created`, `running`, `exited`.
+    /// Number of containers by state: `created`, `running`, `exited`.
     pub containers: BTreeMap<&'static str, usize>,
-    /// The runtime could not be asked.
+    /// The runtime could not be queried.
     pub failed: bool,
 }
 
@@ -27,12 +27,12 @@ pub struct NodeFacts {
     pub boot_id: String,
     pub machine_id: String,
     pub system_uuid: String,
-    /// Of the node's network.
+    /// Interfaces of the node's network.
     pub interfaces: Vec<Interface>,
     pub disks: Disks,
-    /// What of it is no Pod: the agent, the shims; and all Pods together.
+    /// Non-Pod consumers: the agent, the shims, and all Pods together.
     pub system: Vec<SystemFacts>,
-    /// Billionths of a CPU, as it is reported for `metrics.k8s.io`.
+    /// CPU in nanocores, as reported for `metrics.k8s.io`.
     pub nanocores: Option<u64>,
 }
 
@@ -42,19 +42,19 @@ pub struct PodFacts {
     pub name: String,
     pub uid: String,
     pub cgroup: String,
-    /// When its sandbox was made.
+    /// When its sandbox was created.
     pub started: Timestamp,
     pub group: Group,
     pub interfaces: Vec<Interface>,
     pub containers: Vec<ContainerFacts>,
-    /// What it has on disk, as it was measured last.
+    /// Its disk usage as last measured.
     pub stored: Option<Arc<Stored>>,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct ContainerFacts {
     pub name: String,
-    /// Of this one start of it.
+    /// The id of this run of the container.
     pub id: String,
     pub image: String,
     pub cgroup: String,
@@ -63,26 +63,26 @@ pub struct ContainerFacts {
     pub nanocores: Option<u64>,
 }
 
-/// What a Pod has on disk.
+/// A Pod's disk usage.
 #[derive(Clone, Debug, Default)]
 pub struct Stored {
     pub at: Timestamp,
-    /// `None`: it could not be told.
+    /// `None`: could not be measured.
     pub usage: Option<Usage>,
-    /// Volumes on file systems of their own account.
+    /// Volumes with file systems of their own.
     pub volumes: Vec<VolumeFacts>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct VolumeFacts {
     pub name: String,
-    /// The claim that it is, by its name.
+    /// The name of its claim.
     pub claim: Option<String>,
     pub space: Space,
 }
 
 impl PodFacts {
-    /// What its containers use together, where all have been measured.
+    /// CPU of all its containers, if all were measured.
     pub fn nanocores(&self) -> Option<u64> {
         (!self.containers.is_empty()).then(|| self.containers.iter().map(|c| c.nanocores).sum::<Option<u64>>())?
     }

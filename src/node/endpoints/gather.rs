@@ -1,4 +1,4 @@
-//! From the machine to [`Facts`]: read for whoever asks, at most once in [`FRESH`].
+//! Collects [`Facts`] from the machine on demand, at most once per [`FRESH`].
 
 use std::{
     cmp::Reverse,
@@ -30,7 +30,7 @@ use crate::{
 };
 use podwright_api::metrics::Report;
 
-/// How long a snapshot is good for: whoever asks more often gets the same.
+/// How long a snapshot is reused.
 const FRESH: Duration = Duration::from_secs(2);
 
 pub struct Gatherer {
@@ -56,7 +56,7 @@ impl Gatherer {
         Gatherer { machine, residents, used, node, info, kept, disk, measuring }
     }
 
-    /// The node as it is now, or was a moment ago. Who asks meanwhile waits for the same.
+    /// The node's state, at most [`FRESH`] old. Concurrent callers share one snapshot.
     pub async fn facts(&self) -> Arc<Facts> {
         let mut kept = self.kept.lock().await;
         if let Some((_, facts)) = kept.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
@@ -77,7 +77,7 @@ impl Gatherer {
         let stored = self.disk.of(machine, &self.measuring, &self.residents.all()).await;
         let of_machine = tokio::task::spawn_blocking(MachineFacts::read).await.unwrap_or_default();
         let mut system = vec![system::agent(of_machine.booted)];
-        // What it cannot tell is left out.
+        // What cannot be read is left out.
         system.extend(machine.runtime.system().await.into_iter().flatten());
         let node = NodeFacts {
             name: self.node.clone(),
@@ -113,7 +113,7 @@ impl Gatherer {
         states
     }
 
-    /// Those of the node's network, but for the Pods' ends.
+    /// Interfaces of the node's network, without the Pods' ends.
     async fn interfaces(&self) -> Vec<Interface> {
         let read = || std::fs::read_to_string("/proc/thread-self/net/dev").unwrap_or_default();
         let text = self.machine.network.netns().run(read).await.unwrap_or_default();
@@ -125,7 +125,7 @@ fn label<'l>(labels: &'l Labels, name: &str) -> &'l str {
     labels.get(name).map(String::as_str).unwrap_or_default()
 }
 
-/// One sandbox for each namespace and name: the newest. An earlier Pod of the name may end meanwhile.
+/// The newest sandbox for each namespace and name. An earlier Pod of the same name may still be terminating.
 fn newest(mut all: Vec<SandboxFacts>) -> Vec<SandboxFacts> {
     let key = |sandbox: &SandboxFacts| {
         let of = |name: &str| label(&sandbox.labels, name).to_owned();

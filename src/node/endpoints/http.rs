@@ -1,4 +1,4 @@
-//! The paths of the node's endpoints, and the shape of their answers. Pure.
+//! The paths of the node's endpoints, and the format of their responses. Pure.
 
 use std::io;
 
@@ -19,16 +19,16 @@ pub enum Route<'p> {
     Summary,
     Pods,
     RunningPods,
-    /// All checks, or one.
+    /// All checks, or a single one.
     Health(&'p str),
     Configz,
-    /// What stands behind `/containerLogs/`.
+    /// The path after `/containerLogs/`.
     Logs(&'p str),
-    /// What runs something in a container is had of the API server, which looks at who asks.
+    /// Running commands in a container is only offered through the API server, which authorizes the user.
     Disabled,
 }
 
-/// Paths, the names by which they are counted, and what they mean.
+/// Paths, their metric labels, and what they mean.
 const PATHS: [(&str, &str, Route<'static>); 9] = [
     ("/metrics", "metrics", Route::Metrics),
     ("/metrics/cadvisor", "metrics/cadvisor", Route::Cadvisor),
@@ -42,7 +42,7 @@ const PATHS: [(&str, &str, Route<'static>); 9] = [
 ];
 const DISABLED: [&str; 5] = ["run", "exec", "attach", "portForward", "debug"];
 
-/// What a path means, and the name by which it is counted; a slash at its end makes no difference.
+/// The route and metric label of a path; a trailing slash makes no difference.
 pub fn place(path: &str) -> Option<(Route<'_>, &'static str)> {
     let whole = path.strip_suffix('/').unwrap_or(path);
     if let Some((_, counted, place)) = PATHS.iter().find(|(known, ..)| *known == whole) {
@@ -56,16 +56,16 @@ pub fn place(path: &str) -> Option<(Route<'_>, &'static str)> {
     }
 }
 
-/// Methods by which requests are counted.
+/// The metric label of a request's method.
 pub fn counted(method: &Method) -> &'static str {
     const KNOWN: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
     KNOWN.into_iter().find(|known| *known == method.as_str()).unwrap_or("other")
 }
 
-/// A check by its name, and why it fails.
+/// A check's name and result.
 pub type Checked = (&'static str, Result<(), String>);
 
-/// The answer to `/healthz`, or to one check of it.
+/// The response to `/healthz`, or to one of its checks.
 pub fn health(checks: &[Checked], only: &str, verbose: bool) -> Answer {
     let asked: Vec<&Checked> = checks.iter().filter(|(name, _)| only.is_empty() || *name == only).collect();
     let good = asked.iter().all(|(_, result)| result.is_ok());
@@ -109,7 +109,7 @@ pub fn not_found() -> Answer {
     text(StatusCode::NOT_FOUND, "404 page not found\n")
 }
 
-/// A method that the place does not have.
+/// The response to a method that the path does not support.
 pub fn not_allowed() -> Answer {
     let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
     answer.headers_mut().insert(header::ALLOW, header::HeaderValue::from_static("GET"));

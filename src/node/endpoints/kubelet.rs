@@ -1,4 +1,4 @@
-//! `/metrics` and `/metrics/probes`: the agent itself, and the claims that its Pods have mounted. Pure.
+//! `/metrics` and `/metrics/probes`: the agent itself, and the claims mounted by its Pods. Pure.
 
 use super::{
     facts::{Facts, VolumeFacts},
@@ -12,7 +12,7 @@ use crate::{
     storage::Space,
 };
 
-/// What of a claim's file system is told.
+/// A metric of a claim's file system.
 type OfClaim = (&'static str, fn(&Space) -> u64, &'static str);
 const CLAIMS: [OfClaim; 6] = [
     ("kubelet_volume_stats_available_bytes", |space| space.bytes_free, "Number of available bytes in the volume"),
@@ -23,7 +23,7 @@ const CLAIMS: [OfClaim; 6] = [
     ("kubelet_volume_stats_inodes_used", Space::inodes_used, "Number of used inodes in the volume"),
 ];
 
-/// The exposition; `version` are the labels of this build, `process` what is written already of this process.
+/// The exposition; `version` holds the labels of this build, `process` the already rendered process metrics.
 pub fn render(facts: &Facts, counters: &Counters, version: &[(&'static str, String)], process: &str) -> String {
     let mut out = Exposition::default();
     let labels: Labels<'_> = version.iter().map(|(label, value)| (*label, value.as_str().into())).collect();
@@ -57,7 +57,7 @@ pub fn render(facts: &Facts, counters: &Counters, version: &[(&'static str, Stri
     out.finish()
 }
 
-/// The claims that are mounted, each once, however many Pods have it.
+/// The mounted claims, each once, however many Pods use it.
 fn claims(facts: &Facts) -> Vec<(&str, &str, Space)> {
     let of_pods = facts.pods.iter().filter_map(|pod| Some((pod, pod.stored.as_deref()?)));
     let mut all: Vec<(&str, &str, Space)> = of_pods

@@ -1,4 +1,4 @@
-//! `/containerLogs/NAMESPACE/POD/CONTAINER`: what a session of `log` gives, as the body of an answer.
+//! `/containerLogs/NAMESPACE/POD/CONTAINER`: the output of a `log` session as a response body.
 
 use std::{io, sync::Arc};
 
@@ -18,22 +18,22 @@ use podwright_client::Stream;
 
 const BUFFER: usize = 64 << 10;
 
-/// Upstream's `PodLogOptions` out of a query.
+/// Parses upstream's `PodLogOptions` from a query.
 ///
 /// # Errors
 ///
-/// What is answered to a query that asks for no log, in upstream's words.
+/// The response to an invalid query, in upstream's words.
 pub fn options(query: &[(String, String)], container: &str) -> Result<LogOptions, (StatusCode, String)> {
     let undecoded = || (StatusCode::BAD_REQUEST, r#"{"message": "Unable to decode query."}"#.to_owned());
     let first = |key: &str| query.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str());
     let flag = |key: &str| first(key).is_some_and(|on| !(on.eq_ignore_ascii_case("false") || on == "0"));
     let number = |key: &str| first(key).map(|text| text.parse::<i64>().map_err(|_| undecoded())).transpose();
-    // Go's zero time, of which no log says more than of none.
+    // Go's zero time means no limit.
     let since_time = first("sinceTime").filter(|text| !["", "null"].contains(text)).map(str::to_owned);
     if since_time.as_ref().is_some_and(|text| text.parse::<jiff::Timestamp>().is_err()) {
         return Err(undecoded());
     }
-    // An older name of it.
+    // An older name of the parameter.
     let tail_lines = match first("tail") {
         Some("all") => None,
         Some(tail) if !tail.is_empty() => number("tail")?,
@@ -53,7 +53,7 @@ pub fn options(query: &[(String, String)], container: &str) -> Result<LogOptions
     };
     let below = |number: Option<i64>, least: i64| number.is_some_and(|number| number < least);
     let both = log.since_seconds.is_some() && first("sinceTime").is_some();
-    // Lines are counted before they are looked into.
+    // Lines are counted before they are filtered by stream.
     let tail_of_one = log.stream.is_some() && log.tail_lines.is_some();
     if both
         || tail_of_one
@@ -67,7 +67,7 @@ pub fn options(query: &[(String, String)], container: &str) -> Result<LogOptions
     Ok(log)
 }
 
-/// `path`: what stands behind `/containerLogs/`.
+/// `path`: the part after `/containerLogs/`.
 pub async fn serve(machine: &Arc<Machine>, residents: &Residents, path: &str, query: &[(String, String)]) -> Answer {
     let [namespace, name, container] = path.split('/').collect::<Vec<_>>()[..] else { return super::http::not_found() };
     let log = match options(query, container) {
@@ -88,12 +88,12 @@ pub async fn serve(machine: &Arc<Machine>, residents: &Residents, path: &str, qu
         let ended = logs::serve::log(&machine, &mut frames, &pod, log).await;
         let status = ended.err().unwrap_or_else(Status::success);
         let payload = Bytes::from(serde_json::to_vec(&status).unwrap_or_default());
-        // Who has hung up does not hear how it went.
+        // A client that hung up does not receive the status.
         frames.send(Frame { channel: STATUS, payload }).await.ok();
     });
     let session = AbortOnDropHandle::new(session);
     let mut frames = Framed::new(ours, FrameCodec);
-    // What is wrong shows before the first byte.
+    // Errors are reported before the first byte.
     let first = match frames.next().await {
         Some(Ok(Frame { channel: STDOUT, payload })) => payload,
         Some(Ok(Frame { channel: STATUS, payload })) => {

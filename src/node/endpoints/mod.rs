@@ -6,8 +6,8 @@
 //!                                            '-- gather.rs, disk.rs --Facts-->    '    counters: what is counted as it happens
 //! ```
 //!
-//! Nothing listens for it: the server asks who the user is and whether he may (`nodes/proxy`), and the agent serves HTTP over the
-//! stream that it has dialled. Nothing is told that is not known; what costs something to know is kept for a while.
+//! The agent opens no listening socket: the server authenticates and authorizes the user (`nodes/proxy`), and the agent serves HTTP
+//! over the stream that it dialled. Unknown values are left out; expensive ones are cached for a while.
 
 pub mod cadvisor;
 pub mod configz;
@@ -56,14 +56,14 @@ use gather::Gatherer;
 use http::{Answer, Route, answer, health, not_allowed, not_found, streamed, text};
 use podwright_api::{instruments, process, version};
 
-/// How long the loop that looks after the Pods may be away; upstream allows it as much.
+/// How long the sync loop may be stalled; the same as upstream.
 const SYNC: Duration = Duration::from_secs(120);
-/// Answers that are made and sent at the same time; logs, which are sent as they come, are counted as sessions are.
+/// Responses built and sent at the same time; logs are streamed and count as sessions.
 const AT_ONCE: usize = 16;
-/// How long one waits for its turn, and may take in all.
+/// How long a request may wait for its turn, and how long it may take in all.
 const TURN: Duration = Duration::from_secs(10);
 const LONGEST: Duration = Duration::from_secs(60);
-/// How long the head of a request may take, and how much it may be.
+/// Time and size limits for the head of a request.
 const HEAD: Duration = Duration::from_secs(10);
 const MAX_HEAD: usize = 64 << 10;
 
@@ -93,7 +93,7 @@ impl Endpoints {
         Arc::new(Endpoints { config, machine, residents, counters, gatherer, turns })
     }
 
-    /// Answers one request that comes over a stream.
+    /// Serves one request that arrives on a stream.
     pub async fn serve(self: &Arc<Self>, stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) {
         let exchange = Arc::new(Exchange::default());
         let service = service_fn(|request| {
@@ -148,7 +148,7 @@ impl Endpoints {
                 "too many requests for this node's endpoints, try again later\n",
             );
         };
-        // Held until the answer has been sent.
+        // Held until the response has been sent.
         *exchange.turn.lock().unwrap_or_else(PoisonError::into_inner) = Some(turn);
         self.made(place, query).await
     }
@@ -194,16 +194,16 @@ impl Endpoints {
             Some(away) if away > SYNC => Err(format!("sync Loop took longer than expected: {away:?}")),
             _ => Ok(()),
         };
-        // The log goes to standard error, unbuffered: it has nothing that could hang behind.
+        // The log goes to standard error, unbuffered: nothing in it can hang.
         [("ping", Ok(())), ("log", Ok(())), ("syncloop", loops)]
     }
 }
 
-/// One request and its answer.
+/// One request and its response.
 #[derive(Default)]
 struct Exchange {
     turn: Mutex<Option<OwnedSemaphorePermit>>,
-    /// It goes on for as long as its client likes.
+    /// Set for responses without a time limit.
     lasts: AtomicBool,
 }
 

@@ -1,4 +1,4 @@
-//! `/pods` and `/runningpods/`: lists of Pods, written one by one, so that none of them is in memory as a whole.
+//! `/pods` and `/runningpods/`: Pod lists, written item by item so that no list is in memory as a whole.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub fn list<P>(pods: impl IntoIterator<Item = P>, shown: impl Fn(P) -> Value) ->
     head.into_iter().chain(items).chain([Bytes::from_static(b"]}\n")])
 }
 
-/// A Pod as an item of a list, which says what its items are.
+/// A Pod as a list item, without `kind` and `apiVersion`.
 pub fn item(pod: Arc<Pod>) -> Value {
     // A typed object always encodes.
     let mut shown = serde_json::to_value(&*pod).unwrap_or_default();
@@ -31,7 +31,7 @@ pub fn item(pod: Arc<Pod>) -> Value {
     shown
 }
 
-/// What the runtime has of the Pods that run, as upstream shows it: no more than which they are.
+/// The running Pods, in upstream's form: identity only.
 pub fn running(facts: &Facts) -> Vec<Value> {
     let of = |pod: &super::facts::PodFacts| {
         let containers: Vec<Value> =

@@ -8,7 +8,7 @@ use super::{
     text::{Exposition, Kind, Labels, Sample},
 };
 
-/// A metric of each of a kind of things: its name's part behind `node_`, `pod_` and `container_`, and how it is read.
+/// A metric of nodes, Pods and containers: the name after `node_`, `pod_` or `container_`, and how it is read.
 struct Row {
     name: &'static str,
     kind: Kind,
@@ -41,7 +41,7 @@ const SWAP_LIMIT: Row = Row {
     help: "Current limit of swap in bytes",
 };
 
-/// Something that uses the node's resources.
+/// Something that consumes the node's resources.
 struct Thing<'a> {
     labels: Labels<'a>,
     group: &'a Group,
@@ -77,7 +77,7 @@ pub fn render(facts: &Facts) -> String {
     }
     let failed = f64::from(facts.failed || out.is_cut());
     let help = "1 if there was an error while getting container metrics, 0 otherwise";
-    // The first is the name that it had before 1.29.
+    // The first is its name before 1.29.
     out.gauge("scrape_error", help, Some(failed));
     out.gauge("resource_scrape_error", help, Some(failed));
     out.finish()

@@ -1,4 +1,4 @@
-//! `/stats/summary`: upstream's `k8s.io/kubelet/pkg/apis/stats/v1alpha1`, of what is known. Pure.
+//! `/stats/summary`: upstream's `k8s.io/kubelet/pkg/apis/stats/v1alpha1`, filled as far as known. Pure.
 
 use jiff::{Timestamp, Unit};
 use podwright_runtime::{
@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use super::facts::{ContainerFacts, Facts, NodeFacts, PodFacts, Stored};
 use crate::storage::Space;
 
-/// A field that is there if its value is known.
+/// A field that is present if its value is known.
 type Field = (&'static str, Option<Value>);
 
 fn object<const N: usize>(fields: [Field; N]) -> Value {
@@ -23,7 +23,7 @@ fn object<const N: usize>(fields: [Field; N]) -> Value {
 }
 
 fn time(at: Timestamp) -> Option<Value> {
-    // Upstream's times have seconds.
+    // Upstream's times have a resolution of seconds.
     at.round(Unit::Second).ok().map(|at| json!(at))
 }
 
@@ -31,7 +31,7 @@ fn number(number: Option<u64>) -> Option<Value> {
     number.map(Value::from)
 }
 
-/// The document; `short`: CPU and memory alone.
+/// The document; `short`: only CPU and memory.
 pub fn render(facts: &Facts, short: bool) -> Value {
     let pods: Vec<Value> = facts.pods.iter().map(|pod| of_pod(pod, &facts.node, short)).collect();
     json!({ "node": of_node(&facts.node, facts.at, short), "pods": pods })
@@ -129,9 +129,10 @@ fn io(group: &Group) -> Option<Value> {
     Some(object([("time", time(group.at)), ("psi", Some(psi(&group.io_pressure)?))]))
 }
 
-/// Upstream's `PSIStats`: both or neither, zero where the kernel counts none (`full` of the whole machine's CPUs).
+/// Upstream's `PSIStats`: both or neither, zero where the kernel counts none (`full` for the whole machine's CPUs).
 ///
-/// Totals are in microseconds, as the kernel and cAdvisor have them and as the kubelet passes them on, whose type says nanoseconds.
+/// Totals are in microseconds, as in the kernel and cAdvisor; the kubelet passes them on like this although its type says
+/// nanoseconds.
 fn psi(pressure: &Pressure) -> Option<Value> {
     let one = |stall: Stall| json!({ "total": stall.total_us, "avg10": stall.avg10, "avg60": stall.avg60, "avg300": stall.avg300 });
     let some = pressure.some?;
@@ -152,7 +153,7 @@ fn memory(group: &Group, available: Option<u64>) -> Option<Value> {
     ]))
 }
 
-/// What is left of a memory limit, where there is one.
+/// The unused part of a memory limit, if there is one.
 fn room(group: &Group) -> Option<u64> {
     let most = group.memory_max.filter(|most| *most != UNLIMITED)?;
     Some(most.saturating_sub(group.working_set?))
@@ -168,7 +169,7 @@ fn swap(group: &Group, most: Option<u64>) -> Option<Value> {
     ]))
 }
 
-/// All interfaces, and the first of them as the one that counts.
+/// All interfaces, with the first as the default one.
 fn network(interfaces: &[Interface], at: Timestamp) -> Option<Value> {
     let one = |of: &Interface| {
         let (received, sent) = (of.received, of.sent);
@@ -183,12 +184,12 @@ fn network(interfaces: &[Interface], at: Timestamp) -> Option<Value> {
     Some(first)
 }
 
-/// What was counted, unless the tree has evaded its measurement.
+/// The measurement, unless the tree evaded it.
 fn told(measure: Measure) -> Option<(u64, u64)> {
     (!measure.evades).then_some((measure.bytes, measure.inodes))
 }
 
-/// A file system, and what of it is used: by somebody, or by all.
+/// A file system, with the space used by one user or by all.
 fn file_system(space: &Space, at: Timestamp, used: Option<(u64, u64)>) -> Value {
     let (bytes, inodes) = used.unwrap_or((space.bytes_used(), space.inodes_used()));
     json!({

@@ -1,4 +1,4 @@
-//! Prometheus' text format, 0.0.4, of so many bytes at most. Pure.
+//! Prometheus' text format, 0.0.4, bounded in size. Pure.
 
 use std::{
     borrow::Cow,
@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use crate::counters::{Count, Row, Series};
 
-/// As much as one exposition may have: more than a full node's. What is beyond it is left out by whole metrics.
+/// Maximum size of an exposition: more than a full node needs. Whole metrics beyond it are left out.
 pub const MOST: usize = 16 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ impl Kind {
     }
 }
 
-/// Labels of a series, in the order in which they are written.
+/// Labels of a series, in output order.
 pub type Labels<'a> = Vec<(&'a str, Cow<'a, str>)>;
 
 /// One number of a metric.
@@ -37,11 +37,11 @@ pub type Labels<'a> = Vec<(&'a str, Cow<'a, str>)>;
 pub struct Sample<'a> {
     pub labels: Labels<'a>,
     pub value: f64,
-    /// When it was read, where that was before it is told.
+    /// When it was read, if earlier than the scrape.
     pub at: Option<Timestamp>,
 }
 
-/// What has been written so far.
+/// The output so far.
 #[derive(Debug)]
 pub struct Exposition {
     out: String,
@@ -60,7 +60,7 @@ impl Exposition {
         Exposition { out: String::new(), most, left_out: false }
     }
 
-    /// A metric with its samples; nothing where there are none.
+    /// Writes a metric with its samples; nothing if there are none.
     pub fn metric<'a>(&mut self, name: &str, kind: Kind, help: &str, samples: impl IntoIterator<Item = Sample<'a>>) {
         self.block(name, kind, help, |block| {
             for Sample { labels, value, at } in samples {
@@ -72,13 +72,13 @@ impl Exposition {
         });
     }
 
-    /// A gauge without labels, if it is known.
+    /// Writes a gauge without labels, if its value is known.
     pub fn gauge(&mut self, name: &str, help: &str, value: Option<f64>) {
         let sample = value.map(|value| Sample { labels: Vec::new(), value, at: None });
         self.metric(name, Kind::Gauge, help, sample);
     }
 
-    /// A metric that is counted as things happen.
+    /// Writes a counted metric.
     pub fn counted(&mut self, row: &Row, series: &Series) {
         let kind = if row.buckets.is_empty() { Kind::Counter } else { Kind::Histogram };
         self.block(row.name, kind, row.help, |block| {
@@ -96,7 +96,7 @@ impl Exposition {
         });
     }
 
-    /// What is written already, in this format.
+    /// Appends text that is already in this format.
     pub fn append(&mut self, text: &str) {
         if self.out.len() + text.len() > self.most {
             self.left_out = true;
@@ -118,7 +118,7 @@ impl Exposition {
         }
     }
 
-    /// Whether something was left out for its length.
+    /// Whether something was left out because of the size limit.
     pub fn is_cut(&self) -> bool {
         self.left_out
     }
@@ -128,7 +128,7 @@ impl Exposition {
     }
 }
 
-/// One metric, while it is written.
+/// One metric being written.
 struct Block {
     text: String,
     room: usize,

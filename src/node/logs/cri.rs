@@ -1,18 +1,18 @@
 //! Lines of CRI logs: `2026-11-20T17:00:00.123456789Z stdout F text`. Pure.
 
-/// One line as written by the shim.
+/// One line written by the shim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line<'a> {
     pub time: &'a str,
     /// `stdout` or `stderr`.
     pub stream: &'a str,
-    /// Whether the container's own line goes on in the next one.
+    /// Whether the container's own line continues in the next one.
     pub partial: bool,
     text: &'a [u8],
 }
 
 impl<'a> Line<'a> {
-    /// What the container wrote: with its newline, unless the line goes on.
+    /// The container's output, with its newline unless the line continues.
     pub fn content(&self) -> &'a [u8] {
         match self.partial {
             true => self.text.strip_suffix(b"\n").unwrap_or(self.text),

@@ -1,4 +1,4 @@
-//! The files of a container's log: its folder, their order, and where their last lines begin.
+//! The files of a container's log: their folder, their order, and where their last lines begin.
 
 use std::{
     fs::{self, File},
@@ -10,18 +10,18 @@ use std::{
 use podwright_runtime::sys::shared;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
-/// So much is read at once.
+/// Read size.
 pub(super) const CHUNK: usize = 64 << 10;
 
-/// A container's log folder, held open: what is read below [`Folder::path`] is in it, whatever becomes of its name.
+/// A container's log folder, held open: [`Folder::path`] keeps referring to it even if it is renamed.
 pub struct Folder(OwnedFd);
 
 impl Folder {
-    /// `below` is `<namespace>_<name>_<uid>/<container>`; neither may be a link.
+    /// Opens `below`: `<namespace>_<name>_<uid>/<container>`; neither may be a symlink.
     ///
     /// # Errors
     ///
-    /// There is none, a link is on the way, or it is no folder.
+    /// It does not exist, is not a folder, or a symlink is on the way.
     pub fn open(logs: &Path, below: &Path) -> io::Result<Folder> {
         const FLAGS: OFlags = OFlags::DIRECTORY.union(OFlags::RDONLY).union(OFlags::CLOEXEC);
         let root = rustix::fs::open(logs, FLAGS, Mode::empty())?;
@@ -29,7 +29,7 @@ impl Folder {
         Ok(Folder(rustix::fs::openat2(root, below, FLAGS, Mode::empty(), inside)?))
     }
 
-    /// Good for as long as it is held.
+    /// Valid while the folder is held.
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
     }
@@ -48,7 +48,7 @@ pub fn of_attempt(log: &Path) -> Vec<PathBuf> {
     rotated.into_iter().map(|(_, path)| path).chain(is_file(log).then(|| log.to_owned())).collect()
 }
 
-/// The plain files beside a path.
+/// The regular files beside a path.
 fn siblings(path: &Path) -> impl Iterator<Item = PathBuf> {
     let folder = path.parent().and_then(|p| fs::read_dir(p).ok());
     folder.into_iter().flatten().flatten().map(|entry| entry.path()).filter(|path| is_file(path))
@@ -58,13 +58,12 @@ pub(super) fn is_file(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file())
 }
 
-/// Opens a log for reading. The shim alone is to write there, but a Pod that was given the host's log folder can put other
-/// things in its place.
+/// Opens a log for reading. Only the shim should write there, but a Pod with the host's log folder mounted can replace files.
 pub(super) fn open(path: &Path) -> io::Result<File> {
     shared::open(path).map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))
 }
 
-/// The newest attempt that a container's log folder knows.
+/// The newest attempt in a container's log folder.
 pub fn newest_attempt(folder: &Path) -> Option<u32> {
     let number = |path: PathBuf| path.file_name()?.to_str()?.strip_suffix(".log")?.parse::<u32>().ok();
     siblings(&folder.join("x")).filter_map(number).max()
@@ -84,7 +83,7 @@ pub fn tail(files: &[PathBuf], lines: u64) -> io::Result<(usize, u64)> {
     for (index, path) in files.iter().enumerate().rev() {
         let mut file = open(path)?;
         let mut end = file.metadata()?.len();
-        // The newline that ends the very last line ends no line before it.
+        // The newline at the very end terminates the last line, none before it.
         let mut first = true;
         let mut buffer = vec![0; CHUNK];
         while end > 0 {

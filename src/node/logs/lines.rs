@@ -1,4 +1,4 @@
-//! The lines of a log, and which of them are wanted. Pure.
+//! Splits a log into lines and filters them. Pure.
 
 use std::time::Duration;
 
@@ -11,27 +11,27 @@ use podwright_api::{
 
 use super::cri;
 
-/// No line of the shim's is longer: 16 KiB of the container's own, with its time and tag.
+/// The shim writes no longer line: 16 KiB of the container's output, with timestamp and tag.
 const LONGEST: usize = 64 << 10;
 
-/// What of a line is wanted, and how much in all.
+/// Which parts of a line are wanted, and how many bytes in all.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
     pub since: Option<Timestamp>,
     pub timestamps: bool,
     pub left: Option<usize>,
-    /// `None`: all of them.
+    /// `None`: all streams.
     pub stream: Option<LogStream>,
-    /// What was shown last goes on: no time stands within a line.
+    /// The last shown line continues: no timestamp is put inside a line.
     goes_on: bool,
 }
 
 impl Filter {
-    /// What the options ask for.
+    /// The filter for these options.
     ///
     /// # Errors
     ///
-    /// `sinceTime` is no time.
+    /// `sinceTime` is not a valid time.
     pub fn of(options: &LogOptions, now: Timestamp) -> Result<Filter, Status> {
         let since = match (&options.since_time, options.since_seconds) {
             (Some(text), _) => Some(text.parse().map_err(|e| Status::bad_request(format!("sinceTime: {e}")))?),
@@ -46,7 +46,7 @@ impl Filter {
         self.left == Some(0)
     }
 
-    /// Appends what of `line` is wanted to `out`.
+    /// Appends the wanted part of `line` to `out`.
     pub fn take(&mut self, line: &[u8], out: &mut BytesMut) {
         let Some(line) = cri::parse(line) else { return };
         if let Some(since) = self.since
@@ -71,12 +71,12 @@ impl Filter {
     }
 }
 
-/// Makes lines of what is read, and shows those that are wanted.
+/// Splits input into lines and filters them.
 pub struct Follower {
     filter: Filter,
-    /// The start of a line whose end has not been written yet.
+    /// The start of an incomplete line.
     rest: BytesMut,
-    /// The line is longer than any that the shim writes: it is left out.
+    /// The line is longer than any written by the shim: it is skipped.
     overlong: bool,
 }
 
@@ -89,7 +89,7 @@ impl Follower {
         self.filter.is_full()
     }
 
-    /// Takes in what comes next; what of it is to be shown.
+    /// Consumes the next bytes; returns the output for them.
     pub fn take(&mut self, mut bytes: &[u8]) -> Option<Bytes> {
         let mut out = BytesMut::new();
         while let Some(end) = bytes.iter().position(|b| *b == b'\n') {

@@ -1,4 +1,4 @@
-//! Container logs: CRI files that the shim writes, across rotation and restarts, as whoever asks for them wants them.
+//! Container logs: reads, filters and follows the shim's CRI files across rotation and restarts.
 //!
 //! ```text
 //!   files.rs  --bytes-->  read.rs  --lines.rs: lines, filtered (pure, by cri.rs)-->  serve.rs  --frames-->  session

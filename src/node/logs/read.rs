@@ -1,4 +1,4 @@
-//! A container's log, read across rotation a piece at a time, of which that is shown which is wanted.
+//! Reads and filters a container's log across rotation, one piece at a time.
 
 use std::{
     fs::{self, File},
@@ -14,28 +14,28 @@ use super::{
     lines::Follower,
 };
 
-/// So much is looked at in one piece: the longest that a CPU is busy for one reader before others have their turns.
+/// Bytes read per piece: bounds how long one reader occupies a CPU before others get their turn.
 const PIECE: usize = 1 << 20;
 
-/// What a piece of a log comes to.
+/// The result of reading one piece.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// This is to be shown.
+    /// Output to show.
     Shown(Bytes),
-    /// Nothing of it is wanted, and there is more.
+    /// Nothing in it is wanted, but there is more.
     Passed,
-    /// All that is written has been read, or all that was wanted.
+    /// Everything written, or everything wanted, has been read.
     End,
 }
 
-/// An attempt's log, read and filtered. All of it blocks.
+/// Reads and filters one attempt's log. All methods block.
 pub struct Scan {
     reader: Reader,
     follower: Follower,
 }
 
 impl Scan {
-    /// Begins with the `last` lines, or at the beginning. Whoever does not `follow` has what is written by now.
+    /// Starts at the `last` lines, or at the beginning. Without `follow`, reads only what is written by now.
     ///
     /// # Errors
     ///
@@ -64,24 +64,24 @@ impl Scan {
         Ok(Piece::Passed)
     }
 
-    /// Nothing more will be shown.
+    /// Whether the output limit has been reached.
     pub fn is_full(&self) -> bool {
         self.follower.is_full()
     }
 }
 
-/// Reads an attempt's files one after the other; goes on where the writer rotates.
+/// Reads an attempt's files in order and follows rotation.
 struct Reader {
     log: PathBuf,
     file: File,
     inode: u64,
-    /// So many bytes are read, and no more: a writer may be faster than whoever reads.
+    /// The remaining bytes to read: a writer may be faster than the reader.
     left: u64,
     buffer: Vec<u8>,
 }
 
 impl Reader {
-    /// `follow`: without an end.
+    /// `follow`: without a limit.
     fn open(log: &Path, last: Option<u64>, follow: bool) -> io::Result<Reader> {
         let files = of_attempt(log);
         let (index, offset) = match last {
@@ -98,7 +98,7 @@ impl Reader {
         Ok(Reader { log: log.to_owned(), file, inode, left, buffer: vec![0; CHUNK] })
     }
 
-    /// The next bytes; `None`: all that is written has been read.
+    /// The next bytes; `None`: everything written has been read.
     fn read(&mut self) -> io::Result<Option<&[u8]>> {
         loop {
             let most = self.buffer.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
@@ -113,7 +113,7 @@ impl Reader {
             let files = of_attempt(&self.log);
             let inode = |path: &PathBuf| fs::symlink_metadata(path).map(|m| m.ino()).ok();
             let at = files.iter().position(|path| inode(path) == Some(self.inode));
-            // A file that was rotated away entirely is followed by the oldest that is left.
+            // If the current file was rotated away entirely, continues with the oldest remaining one.
             let Some(next) = files.get(at.map_or(0, |at| at + 1)) else { return Ok(None) };
             self.file = open(next)?;
             self.inode = self.file.metadata()?.ino();

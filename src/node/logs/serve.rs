@@ -1,4 +1,4 @@
-//! A session that shows a log, and follows it with the reader's own speed.
+//! A session that shows a log, and follows it at the reader's speed.
 
 use std::{
     io,
@@ -28,26 +28,26 @@ use podwright_api::{
     stream::STDOUT,
 };
 
-/// A follower looks for the container's end at least so often, should an event be lost.
+/// A follower checks for the container's exit at least this often, in case an event was lost.
 const LOOK: Duration = Duration::from_secs(1);
-/// A follower looks no more often than that for what is written: each line may be an event.
+/// A follower checks for new output at most this often: each line may cause an event.
 const PACE: Duration = Duration::from_millis(20);
 
-/// Logs may be written faster than they are read, and need not show a line for it. One reader of a namespace looks at a piece at a
-/// time, and its namespace rests for as long as that took; all together have half of the CPUs.
+/// Logs may be written faster than they are read, even if no line matches. One reader per namespace reads a piece at a time, then
+/// its namespace pauses for as long as that took; all readers together get half of the CPUs.
 static READING: LazyLock<FairSemaphore> = LazyLock::new(|| {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     FairSemaphore::new((cpus / 2).max(1))
 });
 
-/// Nobody rests for less: timers are no finer.
+/// The shortest pause: timers are no finer.
 const BRIEF: Duration = Duration::from_millis(1);
 
 /// Serves one `log` session.
 ///
 /// # Errors
 ///
-/// There is no such log, it cannot be read, or the options ask for none.
+/// The log does not exist, cannot be read, or the options are invalid.
 pub async fn log(machine: &Machine, frames: &mut Frames, pod: &PodRef, options: LogOptions) -> Result<(), Status> {
     let mut object = Pod::default();
     object.metadata.namespace = Some(pod.namespace.clone());
@@ -59,7 +59,7 @@ pub async fn log(machine: &Machine, frames: &mut Frames, pod: &PodRef, options: 
         Status::bad_request(why)
     };
     let logs = &machine.places.logs;
-    // The invariant: a Pod's log folder is below the node's.
+    // Invariant: a Pod's log folder is below the node's.
     let of_pod = machine.log_dir(&object);
     let below = of_pod.strip_prefix(logs).map_err(Status::internal)?.join(container);
     let pinned = match Folder::open(logs, &below) {
@@ -91,11 +91,11 @@ pub async fn log(machine: &Machine, frames: &mut Frames, pod: &PodRef, options: 
     };
     let mut scan = in_turn(namespace, move || Scan::open(&log, last, follow, follower)).await?;
     loop {
-        // Looked at before reading: what is written before the end is read after it.
+        // Checked before reading, so that everything written before the exit is read after it.
         let (looked, running) = (Instant::now(), writer.as_ref().is_some_and(|id| machine.runtime.is_alive(id)));
         loop {
             let read = in_turn(namespace, move || scan.piece().map(|piece| (piece, scan)));
-            // Whoever does not follow may have said all that he says.
+            // A client that does not follow may already have finished sending.
             let Some(read) = (if follow { while_there(frames, read).await } else { Some(read.await) }) else {
                 return Ok(());
             };
@@ -122,13 +122,13 @@ pub async fn log(machine: &Machine, frames: &mut Frames, pod: &PodRef, options: 
     }
 }
 
-/// Reads when it is the namespace's turn.
+/// Runs `read` when it is the namespace's turn.
 async fn in_turn<T: Send + 'static>(
     namespace: &str,
     read: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> Result<T, Status> {
     let turn = READING.take(namespace).await;
-    // The turn lasts as long as the work, whoever has gone meanwhile.
+    // The turn lasts as long as the work, even if the client leaves.
     let work = move || {
         let begin = Instant::now();
         let read = read();
@@ -141,7 +141,7 @@ async fn in_turn<T: Send + 'static>(
     disk::work(work).await.map_err(Status::internal)?.map_err(Status::internal)
 }
 
-/// Does something for as long as the client is there; `None`: it has gone.
+/// Runs `act` while the client is connected; `None`: it left.
 async fn while_there<T>(frames: &mut Frames, act: impl Future<Output = T>) -> Option<T> {
     let mut act = std::pin::pin!(act);
     loop {

@@ -1,4 +1,4 @@
-//! After a restart: what an earlier agent left on this machine, as Pods; and what belongs to nobody any more.
+//! After a restart: finds the Pods that an earlier agent left on this machine, and removes what belongs to none.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -25,7 +25,7 @@ use crate::{
     volumes::error::VolumeError,
 };
 
-/// Removes, of every Pod or only one, older and unreadable sandboxes, and containers that were never started: an earlier
+/// Removes, for all Pods or only one, older and unreadable sandboxes, and containers that were never started because an earlier
 /// agent died in between.
 pub async fn tidy(machine: &Machine, only: Option<&str>) {
     let (newest, mut old) = sandboxes(machine, only).await;
@@ -52,7 +52,7 @@ pub async fn tidy(machine: &Machine, only: Option<&str>) {
     }
 }
 
-/// Every Pod (or only one) that has a sandbox here: the newest of each.
+/// All Pods (or only one) with a sandbox here, with the newest sandbox of each.
 pub async fn find(machine: &Machine, only: Option<&str>) -> Vec<RecoveredPod> {
     let (newest, _) = sandboxes(machine, only).await;
     let mut found = Vec::new();
@@ -67,13 +67,13 @@ pub async fn find(machine: &Machine, only: Option<&str>) -> Vec<RecoveredPod> {
     found
 }
 
-/// The Pod as it was last admitted.
+/// The Pod as last admitted.
 fn readable(sandbox: &SandboxStatus) -> serde_json::Result<Pod> {
     serde_json::from_slice(sandbox.spec.annotation.as_bytes())
 }
 
-/// A sandbox whose containers have run and whose addresses nobody knows any more is not to be connected again: all that is left of
-/// its network is what the Pod has made of it. It ends with what runs in it, and the Pod gets the next one.
+/// Stops a sandbox whose containers have run but whose addresses are lost. It cannot be connected again: what remains of its
+/// network may have been altered by the Pod. The Pod gets a new sandbox.
 async fn end_without_network(machine: &Machine, pod: &Pod, sandbox: SandboxStatus) -> SandboxStatus {
     let known = pod.host_network() || machine.network.addresses_of(pod.uid()).is_some();
     let has_run = sandbox.containers.iter().any(|container| !half_made(container));
@@ -88,22 +88,22 @@ async fn end_without_network(machine: &Machine, pod: &Pod, sandbox: SandboxStatu
     machine.runtime.list().await.into_iter().find(|found| found.spec.id == id).unwrap_or(sandbox)
 }
 
-/// The link of a Pod that an earlier agent has connected is kept as it should be.
+/// Keeps the link of a Pod connected by an earlier agent in its intended state.
 async fn look_after_link(machine: &Machine, pod: &Pod, sandbox: &str) {
     if pod.host_network() {
         return;
     }
-    // Where the sandbox is not ready, there is no namespace whose link would matter.
+    // Without a ready sandbox there is no namespace with a link.
     let Ok(netns) = machine.runtime.netns(sandbox).await else { return };
     if let Err(error) = machine.network.adopt(pod.uid(), netns, &machine.journal(pod).at("spec.hostNetwork")) {
         tracing::warn!(%error, sandbox, "failed to watch the link of a Pod");
     }
 }
 
-/// A Pod that an earlier agent has started without it gets its folder's owner.
+/// Records the owner of a Pod's folder if an earlier agent started it without.
 async fn note_owner(machine: &Machine, pod: &Pod, sandbox: &SandboxStatus) {
     let (volumes, of, found) = (machine.volumes.clone(), pod.clone(), machine.users.found(pod.uid()));
-    // Who has ended may have given back what the sandbox was made with.
+    // A Pod that has ended may have released the ids its sandbox was created with.
     let users = sandbox.spec.users.filter(|_| machine.users.of(pod.uid()).is_some());
     let noted = disk::work(move || volumes.adopt_owner(&of, users, found)).await;
     if let Err(error) = noted.map_err(VolumeError::Panicked).flatten() {
@@ -111,7 +111,7 @@ async fn note_owner(machine: &Machine, pod: &Pod, sandbox: &SandboxStatus) {
     }
 }
 
-/// Device rules for those containers that an agent made before there were any.
+/// Adds device rules to containers created by agents that did not set any.
 async fn hold_devices(machine: &Machine, pod: &Pod, sandbox: &SandboxStatus) {
     for container in sandbox.containers.iter().filter(|c| c.exit.is_none() && !half_made(c)) {
         let part = pod.part(&container.id.name);
@@ -124,12 +124,12 @@ async fn hold_devices(machine: &Machine, pod: &Pod, sandbox: &SandboxStatus) {
     }
 }
 
-/// Never let go: an earlier agent died between making and starting it, perhaps another one while removing it.
+/// Never started: an earlier agent died between creating and starting it, perhaps another one while removing it.
 fn half_made(container: &ContainerStatus) -> bool {
     container.started.is_none() && container.exit.as_ref().is_none_or(|exit| exit.signal == libc::SIGKILL)
 }
 
-/// The newest sandbox of each Pod by its uid, and the older ones.
+/// The newest sandbox of each Pod by uid, and the older ones.
 async fn sandboxes(machine: &Machine, only: Option<&str>) -> (BTreeMap<String, SandboxStatus>, Vec<SandboxStatus>) {
     let mut newest: BTreeMap<String, SandboxStatus> = BTreeMap::new();
     let mut old = Vec::new();
@@ -156,9 +156,9 @@ fn adopt(machine: &Machine, pod: Pod, sandbox: SandboxStatus) -> RecoveredPod {
         true => machine.facts.host_ips.clone(),
         false => machine.network.addresses_of(&uid).unwrap_or_default(),
     };
-    // A sandbox that was never connected is finished by doing it again.
+    // A sandbox that was never connected is completed by starting it again.
     let connected = ready && !ips.is_empty();
-    // An earlier agent may have died while it brought new limits to the Pod's own cgroup.
+    // An earlier agent may have died while changing the limits of the Pod's cgroup.
     let limits = |r: &Resources| (r.cpu_weight, r.cpu_quota_us, r.memory_max);
     let resized = limits(&sandbox.spec.resources) == limits(&translate::pod_limits(&pod, machine.pids_max));
     let mut seen = Observed {
@@ -173,7 +173,7 @@ fn adopt(machine: &Machine, pod: Pod, sandbox: SandboxStatus) -> RecoveredPod {
             ips: if connected { ips } else { Vec::new() },
             ..Sandbox::default()
         },
-        // Making what is there already costs little, and finishes what was half made. What has ended releases them.
+        // Setting up existing volumes again is cheap and completes half-made ones. A Pod that has ended releases them.
         volumes: PodVolumes::Present(VolumeStates::default()),
         start_time: Some(sandbox.created),
         containers: remembered(sandbox.spec.labels.get(labels::HISTORY)),
@@ -192,7 +192,7 @@ fn adopt(machine: &Machine, pod: Pod, sandbox: SandboxStatus) -> RecoveredPod {
         let older = newest.next().map(|c| attempt_of(machine, &pod, &c)).or(container.attempt.take());
         let mut attempt = attempt_of(machine, &pod, &now);
         if attempt.exit.is_none() && attempt.resources.is_none() {
-            // An agent that could not resize started it, with what the Pod was admitted with.
+            // It was started by an agent that could not resize, with the resources the Pod was admitted with.
             let part = pod.part(&name);
             attempt.resources = Some(part.and_then(|p| p.container.resources.clone()).unwrap_or_default());
         }
@@ -209,7 +209,7 @@ fn adopt(machine: &Machine, pod: Pod, sandbox: SandboxStatus) -> RecoveredPod {
 
 fn attempt_of(machine: &Machine, pod: &Pod, status: &ContainerStatus) -> Attempt {
     let label = |name: &str| status.labels.get(name).cloned();
-    // A container whose record was lost has no labels: it runs what its Pod was admitted with last.
+    // A container whose record was lost has no labels: it runs the image that its Pod was last admitted with.
     let admitted = || pod.part(&status.id.name).and_then(|part| part.container.image.clone());
     let image = label(labels::IMAGE).or_else(admitted).unwrap_or_default();
     let reported = pod.status.as_ref().and_then(|s| s.container_statuses.as_ref()).into_iter().flatten();
@@ -230,7 +230,7 @@ fn attempt_of(machine: &Machine, pod: &Pod, status: &ContainerStatus) -> Attempt
     }
 }
 
-/// What a container had come to in an earlier sandbox.
+/// The final state of a container in an earlier sandbox.
 #[derive(Serialize, Deserialize)]
 struct Past {
     #[serde(default)]
@@ -249,7 +249,7 @@ struct Past {
     renewing: bool,
 }
 
-/// The containers' past, to be kept with a new sandbox.
+/// The containers' history, to be stored with a new sandbox.
 pub fn history(seen: &Observed) -> String {
     let past = seen.containers.iter().filter_map(|(name, container)| {
         let attempt = container.attempt.as_ref()?;
@@ -297,8 +297,8 @@ fn remembered(label: Option<&String>) -> BTreeMap<String, Container> {
     past.into_iter().map(|(name, past)| (name, container(past))).collect()
 }
 
-/// Removes links, addresses and journals of Pods that are not among the living; folders and logs are put aside, and nobody waits until
-/// they are gone.
+/// Removes links, addresses and journals of Pods that are not among the living; moves folders and logs aside, to be deleted in the
+/// background.
 pub async fn sweep(machine: &Machine, living: Vec<String>) -> Vec<String> {
     let living: BTreeSet<String> = living.into_iter().collect();
     let mut errors = Vec::new();
@@ -321,7 +321,7 @@ pub async fn sweep(machine: &Machine, living: Vec<String>) -> Vec<String> {
     }
     let listed = machine.runtime.list().await.into_iter().map(|sandbox| split_sandbox_id(&sandbox.spec.id).0);
     let listed: BTreeSet<String> = listed.collect();
-    // What was put aside says itself whose ids it has.
+    // Folders moved aside record their own ids.
     let left = machine.volumes.owners();
     machine.users.retain(|uid| [&in_use, &listed, &left].iter().any(|uids| uids.contains(uid)));
     let logs = entries(&machine.places.logs);

@@ -1,4 +1,4 @@
-//! What can go wrong on the machine, told so that a caller can act on it.
+//! Errors of the machine, in a form that callers can act on.
 
 use std::{io, path::PathBuf, time::Duration};
 
@@ -18,7 +18,7 @@ pub enum Error {
     Image(#[from] ImageError),
     #[error(transparent)]
     Volumes(#[from] VolumeError),
-    /// What is kept with a sandbox or a container does not parse, or cannot be written.
+    /// The data stored with a sandbox or a container cannot be parsed or encoded.
     #[error(transparent)]
     Record(#[from] serde_json::Error),
     /// The Pod's journal cannot be removed.
@@ -27,34 +27,34 @@ pub enum Error {
     /// A file that cannot be read or written.
     #[error("{path}: {source}")]
     File { path: PathBuf, source: io::Error },
-    /// A file or folder of which `call` says what was to be done with it.
+    /// A file operation; `call` says which.
     #[error("{call} {path}: {source}")]
     Call { call: &'static str, path: PathBuf, source: io::Error },
-    /// No file system takes the name of the Pod's folder of logs: upstream's words.
+    /// The name of the Pod's log folder is too long for any file system: upstream's words.
     #[error("mkdir {0}: file name too long")]
     NameTooLong(PathBuf),
     #[error("project quota: {0}")]
     ProjectQuota(#[source] io::Error),
     #[error("sandbox {0} is gone")]
     SandboxGone(String),
-    /// A sandbox of the Pod with which nobody can go on.
+    /// A sandbox of the Pod that cannot be used any more.
     #[error("sandbox {id} of the Pod still runs, and cannot be taken over: {why}. Delete the Pod to end it")]
     SandboxLost { id: String, why: String },
-    /// An agent that knew of no users has made the sandbox of a Pod that asks for its own.
+    /// The sandbox was created without the user namespace that the Pod requests, by an agent that did not support it.
     #[error("the Pod's sandbox has no user namespace of its own: delete the Pod")]
     NoUserNamespace,
-    /// A Pod that has ended does not give its ids back.
+    /// A Pod that has ended did not release its ids.
     #[error("it keeps the ids of its users: not all of it is gone")]
     UsersKept,
-    /// A limit of memory would fall below what is in use.
+    /// A memory limit would fall below current usage.
     #[error("{0}")]
     MemoryInUse(String),
     #[error("command timed out after {0:?}")]
     TimedOut(Duration),
-    /// Work beside the threads that all Pods share has panicked.
+    /// Work on a blocking thread panicked.
     #[error("{0}")]
     Panicked(String),
-    /// A teardown went on past these errors.
+    /// A teardown that continued past these errors.
     #[error("{}", .0.iter().map(|e| e.to_string()).collect::<Vec<_>>().join("; "))]
     Several(Vec<Error>),
 }
@@ -69,7 +69,7 @@ impl From<Error> for ExecutorError {
     }
 }
 
-/// Words an error of the operating system by the file that it is about, and by what was to be done with that.
+/// Wraps an OS error with the file and the operation.
 pub fn call(call: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Error {
     let path = path.into();
     move |source| Error::Call { call, path, source }

@@ -1,4 +1,4 @@
-//! How full the file systems are that hold what Pods write, and images.
+//! Free space of the file systems that hold Pods' data and images.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ pub fn disks(machine: &Machine) -> Disks {
     disks_of(machine.volumes.root(), machine.images.root())
 }
 
-/// The file systems of these folders: of Pods, and of images.
+/// The file systems of these folders: for Pods, and for images.
 pub fn disks_of(pods: &Path, images: &Path) -> Disks {
     let device = |path: &Path| rustix::fs::stat(path).map(|stat| stat.st_dev).ok();
     Disks { nodefs: space(pods), imagefs: space(images), shared: device(pods) == device(images) }

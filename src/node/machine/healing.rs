@@ -1,5 +1,5 @@
-//! What somebody else has changed of the node's network is mended by `podwright-net`, what of sandboxes by `podwright-runtime`, and of
-//! volumes by [`Volumes`]; here it is told. So is what cannot be mended: the layers of an image that a container stands on.
+//! Reports repairs: `podwright-net` restores the node's network after external changes, `podwright-runtime` sandboxes, and
+//! [`Volumes`] volumes. Also reports what cannot be repaired: missing image layers below a container.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,16 +20,16 @@ use crate::{
     volumes::Volumes,
 };
 
-/// How often limits and mounts are looked at: a few small files of each container.
+/// How often limits and mounts are checked: a few small files per container.
 const GLANCE: Duration = Duration::from_secs(2);
-/// After whoever looks after the network has ended, or could not begin.
+/// Delay before restarting the network's repair after it ended or failed to start.
 const AGAIN: Duration = Duration::from_secs(5);
-/// So long the same repair is not told again.
+/// The same repair is not reported again for this long.
 const TOLD: Duration = Duration::from_secs(60);
-/// Somebody who undoes so many repairs in that time is one to be told of.
+/// This many undone repairs within that time mean that something contests them, which is reported.
 const CONTESTED: u32 = 5;
 
-/// Looks after the network until nobody listens to `runtime_events` any more.
+/// Runs the network's repair until the receiver of `runtime_events` is dropped.
 pub fn start(network: &Network, runtime: &Runtime, runtime_events: mpsc::UnboundedSender<RuntimeEvent>) {
     let (network, runtime) = (network.clone(), runtime.clone());
     tokio::spawn(async move {
@@ -47,7 +47,7 @@ pub fn start(network: &Network, runtime: &Runtime, runtime_events: mpsc::Unbound
     });
 }
 
-/// Looks after the network until the thread that does so ends, or nobody listens to `runtime_events` any more.
+/// Runs the network's repair until its thread ends, or the receiver of `runtime_events` is dropped.
 async fn network_healed(
     network: &Network,
     runtime: &Runtime,
@@ -64,14 +64,14 @@ async fn network_healed(
             () = runtime_events.closed() => break,
         }
     }
-    // It waits for a look that is under way.
+    // Waits for a check in progress.
     tokio::task::spawn_blocking(move || drop(healing)).await.ok();
     Ok(())
 }
 
 async fn told(repair: Repair, runtime: &Runtime, runtime_events: &mpsc::UnboundedSender<RuntimeEvent>) {
     let event = match repair {
-        // Who did it is not known: what lacks after a restart, an earlier agent may not have come to.
+        // The cause is unknown: what is missing after a restart may never have been created by an earlier agent.
         Repair::Mended(what) => {
             let message = format!("The node's network was not as it should be; restored: {what}");
             RuntimeEvent::Damage { reason: "NetworkRestored", message }
@@ -86,7 +86,7 @@ async fn told(repair: Repair, runtime: &Runtime, runtime_events: &mpsc::Unbounde
             RuntimeEvent::Damage { reason: "NetworkNotRestored", message }
         }
         Repair::Lost(uid) => {
-            // It takes as long as its processes need to end: others' repairs are told meanwhile.
+            // Takes as long as its processes need to exit: other repairs are reported meanwhile.
             let (runtime, runtime_events) = (runtime.clone(), runtime_events.clone());
             tokio::spawn(async move { end(uid, &runtime, &runtime_events).await });
             return;
@@ -95,7 +95,7 @@ async fn told(repair: Repair, runtime: &Runtime, runtime_events: &mpsc::Unbounde
     runtime_events.send(event).ok();
 }
 
-/// Ends the sandbox of a Pod whose network is lost, with all that runs in it: else that would run on beside the next one.
+/// Stops the sandbox of a Pod whose network is lost, so that it does not run on beside its replacement.
 async fn end(uid: String, runtime: &Runtime, runtime_events: &mpsc::UnboundedSender<RuntimeEvent>) {
     let attempts = runtime.list().await.into_iter().map(|sandbox| split_sandbox_id(&sandbox.spec.id));
     let Some(attempt) = attempts.filter(|(of, _)| *of == uid).map(|(_, attempt)| attempt).max() else { return };
@@ -106,7 +106,7 @@ async fn end(uid: String, runtime: &Runtime, runtime_events: &mpsc::UnboundedSen
     runtime_events.send(RuntimeEvent::SandboxGone { uid, attempt }).ok();
 }
 
-/// Looks after limits and mounts until nobody listens to `runtime_events` any more.
+/// Checks limits and mounts until the receiver of `runtime_events` is dropped.
 pub fn look_after(runtime: &Runtime, volumes: &Arc<Volumes>, runtime_events: mpsc::UnboundedSender<RuntimeEvent>) {
     let (runtime, volumes, mut repairs) = (runtime.clone(), volumes.clone(), Repairs::default());
     for (id, why) in runtime.lost() {
@@ -129,8 +129,8 @@ pub fn look_after(runtime: &Runtime, volumes: &Arc<Volumes>, runtime_events: mps
     });
 }
 
-/// Layers that are gone while containers stand on them. What their processes have open they keep; nothing can be put back below a
-/// mounted overlay. Whoever starts next has the image pulled again.
+/// Missing layers with containers on them. Their processes keep open files; nothing can be restored below a mounted overlay. The
+/// next start pulls the image again.
 async fn lost_layers(runtime: &Runtime) -> Vec<Found> {
     let mut users: BTreeMap<PathBuf, BTreeSet<String>> = BTreeMap::new();
     for (id, noted) in runtime.running() {
@@ -144,20 +144,20 @@ async fn lost_layers(runtime: &Runtime) -> Vec<Found> {
     lost.into_iter().map(|(layer, users)| Found::Lost(format!("{}, of {}", layer.display(), words(users)))).collect()
 }
 
-/// What a look has found, in words.
+/// What a check found, in words.
 enum Found {
-    /// It is again as it was.
+    /// It was restored.
     Restored(String),
-    /// A layer, and who stands on it.
+    /// A layer, and its containers.
     Lost(String),
 }
 
-/// What was found a short while ago, and how often since it was told.
+/// Recent findings, and how often each occurred since it was reported.
 #[derive(Default)]
 struct Repairs(BTreeMap<String, (Instant, u32)>);
 
 impl Repairs {
-    /// Takes note of what was found; gives what is to be told of it: the first, and that somebody keeps undoing a repair.
+    /// Records a finding; returns the event to report: for its first occurrence, or that its repair keeps being undone.
     fn note(&mut self, found: Found, now: Instant) -> Option<RuntimeEvent> {
         self.0.retain(|_, (told, _)| now.duration_since(*told) < TOLD);
         let (what, is_restored) = match found {

@@ -1,19 +1,19 @@
-//! Whether there may be layers and blobs without an image, and whose turn it is to delete them.
+//! Tracks whether there may be layers and blobs without an image, and serializes their deletion.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::{Mutex, MutexGuard};
 
-/// Whether there may be something to delete once no container stands on it.
+/// Whether there may be something to delete once no container uses it.
 ///
-/// One deletes at a time, and looks at what is in use when it is his turn. So whoever comes last, after his container has
-/// gone, finds what those before him had to leave for its sake.
+/// Only one task deletes at a time, and reads what is in use during its turn. So the last one, after its container is gone, finds
+/// what earlier ones had to leave because of that container.
 pub struct ImageGc {
     left: AtomicBool,
     turn: Mutex<()>,
 }
 
-/// Held from before looking at what is in use until what was left is noted.
+/// Held from before reading what is in use until the result is recorded.
 pub struct Turn<'a> {
     left: &'a AtomicBool,
     _turn: MutexGuard<'a, ()>,
@@ -24,12 +24,12 @@ impl ImageGc {
         ImageGc { left: left.into(), turn: Mutex::default() }
     }
 
-    /// Notes that something may have been left.
+    /// Records that something may have been left.
     pub fn may_be(&self, left: bool) {
         self.left.fetch_or(left, Ordering::Relaxed);
     }
 
-    /// Of who brings something: unless he [succeeds](Attempt::succeeded), something may be left, also where he is aborted.
+    /// For a task that adds something: unless it [succeeds](Attempt::succeeded), something may be left, also if it is aborted.
     pub fn attempt(&self) -> Attempt<'_> {
         Attempt { image_gc: self, succeeded: false }
     }
@@ -39,7 +39,7 @@ impl ImageGc {
     }
 }
 
-/// A pull under way.
+/// A pull in progress.
 pub struct Attempt<'a> {
     image_gc: &'a ImageGc,
     succeeded: bool,
@@ -58,7 +58,7 @@ impl Drop for Attempt<'_> {
 }
 
 impl Turn<'_> {
-    /// Whether there may be something; from now on not, unless it is noted again.
+    /// Whether there may be something to delete; resets the flag.
     pub fn take(&self) -> bool {
         self.left.swap(false, Ordering::Relaxed)
     }
@@ -86,7 +86,7 @@ mod tests {
         assert!(image_gc.turn().await.take());
     }
 
-    /// Two Pods on one layer go at once: the first still sees the second's container, and leaves the layer to it.
+    /// Two Pods with a shared layer end at once: the first still sees the second's container and leaves the layer.
     #[tokio::test]
     async fn who_comes_last_finds_what_was_left_for_his_sake() {
         let image_gc = ImageGc::new(true);

@@ -1,4 +1,4 @@
-//! Images for containers: pull policy, who may use what is here, credentials, and upstream's words when something is wrong.
+//! Images for containers: pull policy, permission to use local images, credentials, and upstream's error messages.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -27,16 +27,16 @@ use crate::{
     verification::{self, Step, Verdict},
 };
 
-/// An image that was asked for less than this ago is about to be used: kubelet's `imageMinimumGCAge`.
+/// An image requested less than this ago is about to be used: kubelet's `imageMinimumGCAge`.
 const MIN_AGE: Duration = Duration::from_secs(120);
 
-/// Makes sure that the container's image is present and that the Pod may use it, as its pull policy says.
+/// Ensures that the container's image is present and that the Pod may use it, following its pull policy.
 ///
-/// 1. find the image, 2. see whether the Pod may use it, 3. decide, 4. ask the registry, 5. note whom it has let in.
+/// 1. find the image, 2. check whether the Pod may use it, 3. decide, 4. ask the registry, 5. record the credentials it accepted.
 ///
 /// # Errors
 ///
-/// `InvalidImageName`, `ErrImageNeverPull`, or `ErrImagePull` for what registry or store say.
+/// `InvalidImageName`, `ErrImageNeverPull`, or `ErrImagePull` for errors of the registry or the store.
 pub async fn pull(
     machine: &Machine,
     pod: &Arc<Pod>,
@@ -51,7 +51,7 @@ pub async fn pull(
     let policy = part.container.image_pull_policy.as_deref().unwrap_or(default_policy(&parsed));
     let pull_error = |e: &ImageError| ActionError::new(Reason::ErrImagePull, e);
     let wanted = name.clone();
-    // The Pod's secrets may be looked at twice: for the image that is here, and for the registry.
+    // The Pod's secrets may be read twice: for the local image, and for the registry.
     let progress = &once_left_out(progress);
     let found = in_store(machine, move |store| store.find(&wanted)).await.map_err(|e| pull_error(&e))?;
     let usable = match &found {
@@ -82,8 +82,8 @@ fn ready(image: &Image) -> Pulled {
     Pulled { id: image.reference().to_owned(), pulled: None, size: image.size }
 }
 
-/// The image that a container's pull ended with. By then its name may stand for another one, of which nobody has said that the
-/// Pod may use it. It blocks.
+/// The image that a container's pull resulted in. Its name may refer to another image by now, which the Pod was not checked for.
+/// Blocks.
 ///
 /// # Errors
 ///
@@ -98,13 +98,13 @@ pub fn of(store: &ImageStore, name: &str, id: &str) -> Result<Image, ActionError
     image.ok_or_else(|| ActionError::new(Reason::CreateContainerError, format!("image \"{name}\" is gone")))
 }
 
-/// The signal that an image asks to be stopped with.
+/// The image's stop signal.
 pub async fn stop_signal(machine: &Machine, name: String) -> Option<String> {
     let image = in_store(machine, move |store| store.resolve(&name)).await.ok()??;
     Some(image.stop_signal()).filter(|signal| !signal.is_empty())
 }
 
-/// `:latest` is always asked for again.
+/// `:latest` is always pulled.
 fn default_policy(name: &ImageName) -> &'static str {
     match (name.digest(), name.tag()) {
         (Some(_), _) => "IfNotPresent",
@@ -113,7 +113,7 @@ fn default_policy(name: &ImageName) -> &'static str {
     }
 }
 
-/// Looks at images where that keeps nobody waiting: their documents are as large as their authors made them.
+/// Reads images on a blocking thread: their documents are as large as their authors made them.
 async fn in_store<T: Send + 'static>(
     machine: &Machine,
     work: impl FnOnce(ImageStore) -> Result<T, ImageError> + Send + 'static,
@@ -123,7 +123,7 @@ async fn in_store<T: Send + 'static>(
     joined.map_err(|e| ImageError::Local(format!("image worker: {e}")))?
 }
 
-/// Whether the Pod may use an image that is here. Its Secrets are read only where the record has any.
+/// Whether the Pod may use a local image. Its Secrets are read only if the record needs them.
 async fn may_use(
     machine: &Machine,
     pod: &Pod,
@@ -157,7 +157,7 @@ async fn may_use(
     }
 }
 
-/// A credential as records know it. Without a hash it is known by its Secret alone.
+/// A credential in the form of the records. Without a hash it is identified by its Secret alone.
 fn presented(store: &ImageStore, auth: &Auth, secret: &SecretRef) -> PullSecret {
     let credential_hash = store.hash_of(auth).unwrap_or_else(|error| {
         tracing::warn!(%error, "failed to hash a credential: it is identified by its Secret only");
@@ -166,7 +166,7 @@ fn presented(store: &ImageStore, auth: &Auth, secret: &SecretRef) -> PullSecret 
     PullSecret { secret: secret.clone(), credential_hash }
 }
 
-/// Notes whom a registry has let in. Where that cannot be kept the next Pod asks the registry again.
+/// Records which credential a registry accepted. If that fails, the next Pod asks the registry again.
 async fn note(machine: &Machine, image: &Image, name: &str, grant: Grant) {
     let (image, wanted) = (image.clone(), name.to_owned());
     if let Err(error) = in_store(machine, move |store| store.grant(&image, &wanted, &grant)).await {
@@ -174,7 +174,7 @@ async fn note(machine: &Machine, image: &Image, name: &str, grant: Grant) {
     }
 }
 
-/// Tries all credentials that fit, then none; and whom the registry has let in.
+/// Tries all matching credentials, then none; returns the accepted one.
 async fn fetch(
     machine: &Machine,
     pod: &Pod,
@@ -233,7 +233,7 @@ async fn credentials(
     keyring.fitting()
 }
 
-/// The same news, but for what is left out: that is told once.
+/// Forwards progress, but reports skipped secrets only once.
 fn once_left_out(progress: &(dyn Fn(PullProgress) + Send + Sync)) -> impl Fn(PullProgress) + Send + Sync {
     let told = AtomicBool::new(false);
     move |happened| {
@@ -269,8 +269,8 @@ fn add(keyring: &mut Keyring, secret: &Secret) -> Result<(), ImageError> {
     }
 }
 
-/// The layers that containers of this node stand on, whatever has become of their images' names. Who deletes others has his
-/// [turn](super::image_gc::ImageGc::turn). Where it is not known what some container stands on, that may be any.
+/// The layers that containers of this node use, even if their images lost their names. The caller holds the
+/// [turn](super::image_gc::ImageGc::turn) if it deletes others. If a container's layers are unknown, all are considered in use.
 pub async fn layers_in_use(runtime: &Runtime, store: &ImageStore) -> HashSet<PathBuf> {
     let sandboxes = runtime.list().await;
     let mut living = sandboxes.iter().flat_map(|s| &s.containers).filter(|c| c.exit.is_none());
@@ -282,12 +282,11 @@ pub async fn layers_in_use(runtime: &Runtime, store: &ImageStore) -> HashSet<Pat
     labels.flat_map(|layers| layers.lines()).map(PathBuf::from).collect()
 }
 
-/// Deletes what was still in use when its image was removed, as far as it no longer is, and what belongs to no image because
-/// its import or pull failed.
+/// Deletes what was still in use when its image was removed and no longer is, and leftovers of failed imports and pulls.
 ///
 /// # Errors
 ///
-/// Some of it is still there.
+/// Part of it remains.
 pub async fn collect(runtime: &Runtime, store: &ImageStore, image_gc: &ImageGc) -> Result<(), Error> {
     let turn = image_gc.turn().await;
     if !turn.take() {
@@ -296,7 +295,7 @@ pub async fn collect(runtime: &Runtime, store: &ImageStore, image_gc: &ImageGc) 
     collect_now(runtime, store, image_gc).await
 }
 
-/// The same, for which nobody waits: there may be millions of files, whosever they are.
+/// The same in the background: there may be millions of files.
 pub fn collect_soon(machine: &Machine) {
     let (runtime, store, image_gc) = (machine.runtime.clone(), machine.images.clone(), machine.image_gc.clone());
     tokio::spawn(async move {
@@ -306,12 +305,12 @@ pub fn collect_soon(machine: &Machine) {
     });
 }
 
-/// Makes room on a disk that is too full: deletes what belongs to no image, whether or not any is known of, then images that no
-/// container stands on, until there is enough.
+/// Frees space on a full disk: deletes what belongs to no image, even if nothing was recorded, then unused images until there is
+/// enough space.
 ///
 /// # Errors
 ///
-/// Something could not be deleted. That there is not enough is no error.
+/// Something could not be deleted. Remaining too full is not an error.
 pub async fn reclaim(machine: &Machine, thresholds: &Thresholds) -> Result<(), Error> {
     let turn = machine.image_gc.turn().await;
     turn.take();
@@ -331,7 +330,7 @@ pub async fn reclaim(machine: &Machine, thresholds: &Thresholds) -> Result<(), E
     Ok(())
 }
 
-/// Of who has the [turn](super::image_gc::ImageGc::turn).
+/// The caller holds the [turn](super::image_gc::ImageGc::turn).
 async fn collect_now(runtime: &Runtime, store: &ImageStore, image_gc: &ImageGc) -> Result<(), Error> {
     let (in_use, store) = (layers_in_use(runtime, store).await, store.clone());
     let collected = tokio::task::spawn_blocking(move || store.collect(&in_use)).await;

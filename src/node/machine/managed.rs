@@ -1,4 +1,4 @@
-//! The files that the agent makes for containers, which own them: hosts, resolv.conf, hostname and the termination log.
+//! The files that the agent writes for containers: hosts, resolv.conf, hostname and the termination log. The containers own them.
 
 use std::{
     collections::BTreeSet,
@@ -24,7 +24,7 @@ use crate::{
     },
 };
 
-/// No honest file of a host's names and servers is longer.
+/// Legitimate hosts and resolv.conf files are smaller.
 const MOST: usize = 1 << 20;
 
 /// One of them.
@@ -32,15 +32,15 @@ struct Managed {
     destination: String,
     source: PathBuf,
     text: String,
-    /// Any user of the container may write to it.
+    /// Writable for any user of the container.
     open: bool,
 }
 
-/// Writes these files into the Pod's folder for one start of a container; how they are mounted. It blocks.
+/// Writes these files into the Pod's folder for one start of a container; returns their mounts. Blocks.
 ///
 /// # Errors
 ///
-/// `CreateContainerError`: one cannot be written, or what it is made of cannot be read.
+/// `CreateContainerError`: a file cannot be written, or its source cannot be read.
 pub fn files(
     places: &Places,
     names: &Names,
@@ -60,7 +60,7 @@ pub fn files(
     Ok(files.iter().map(|file| Mounted::bind(file.source.clone(), &file.destination, false)).collect())
 }
 
-/// A file of the host as it is now: a Pod gets the servers of the day it starts. Empty where it was taken away.
+/// The current content of a host's file: a Pod gets the DNS servers at its start. Empty if the file is missing.
 fn of_host(path: &Path) -> Result<String> {
     match shared::read_linked(path, MOST) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(String::new()),
@@ -69,7 +69,7 @@ fn of_host(path: &Path) -> Result<String> {
     }
 }
 
-/// What is to be written, but for what the container mounts in its place.
+/// The files to write, except those the container mounts something over.
 fn planned(
     names: &Names,
     folder: &Path,
@@ -100,7 +100,7 @@ fn planned(
 }
 
 impl Managed {
-    /// Running containers have the file mounted: it changes in place, where it does not say so already.
+    /// Running containers have the file mounted: it is updated in place, and only if its content differs.
     fn write(&self) -> Result<()> {
         let write = || -> io::Result<()> {
             if let Some(folder) = self.source.parent() {

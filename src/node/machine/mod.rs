@@ -69,13 +69,13 @@ use podwright_api::{Env, signal};
 use qos_cgroups::QosCgroups;
 use quota::Quotas;
 
-/// What containers are stopped with where nothing else is asked for.
+/// The default stop signal.
 const SIGTERM: (&str, i32) = ("SIGTERM", 15);
 
 pub struct Machine {
     pub runtime: Runtime,
     pub images: ImageStore,
-    /// Which of them are for every Pod.
+    /// Which images every Pod may use.
     pub verification: VerificationPolicy,
     pub network: Network,
     /// Where Pods wait until their policies are in force.
@@ -85,20 +85,20 @@ pub struct Machine {
     pub env: Env,
     pub places: Places,
     pub names: Names,
-    /// The node's allocatable.
+    /// The node's allocatable resources.
     pub facts: Facts,
     pub pids_max: Option<u64>,
-    /// Who the Pods' users are on the host.
+    /// The host ids of the Pods' users.
     pub users: Users,
-    /// What Pods may ask for.
+    /// What Pods may request.
     pub protections: Protections,
     /// cgroup v2 controllers that this host does not have.
     pub missing_controllers: Vec<String>,
     pub journals: Mutex<HashMap<String, JournalWriter>>,
     pub qos_cgroups: QosCgroups,
-    /// Whose quotas are believed.
+    /// Which Pods' quotas are trusted.
     pub quotas: Quotas,
-    /// Layers without an image, to be deleted once no container stands on them.
+    /// Layers without an image, to be deleted once unused.
     pub image_gc: Arc<ImageGc>,
 }
 
@@ -107,7 +107,7 @@ fn sandbox_error(error: impl Display) -> ActionError {
 }
 
 impl Machine {
-    /// The Pod's journal, speaking for its present revision.
+    /// The Pod's journal, labelled with its current revision.
     pub fn journal(&self, pod: &Pod) -> JournalWriter {
         if !self.places.journal || pod.annotation(spec::JOURNAL) == Some("off") {
             return JournalWriter::none();
@@ -121,7 +121,7 @@ impl Machine {
         journal.about(pod.uid(), revision(pod))
     }
 
-    /// Gives the cgroup of each QoS class its share of the CPUs: what its Pods request together, as upstream does.
+    /// Sets the CPU weight of each QoS class's cgroup to the sum of its Pods' requests, as upstream does.
     pub fn weigh(&self, pod: &Pod, present: bool) {
         self.qos_cgroups.count(pod, present, |class, weight| {
             let resources = Resources { cpu_weight: Some(weight), ..Resources::default() };
@@ -132,12 +132,12 @@ impl Machine {
         });
     }
 
-    /// Has the Pod's journal tell of its elements in the Services' tables, which select it by its labels.
+    /// Makes the Pod's journal include its elements in the Services' tables, selected by its labels.
     fn follow(&self, pod: &Pod) {
         self.network.follow(pod.uid(), &self.journal(pod).at("metadata.labels"));
     }
 
-    /// Whether a Pod has an address now: of its own network, or of the node's where that is its.
+    /// Whether an address currently is the Pod's: of its own network, or the node's for host network Pods.
     pub fn has_address(&self, pod: &Pod, ip: IpAddr) -> bool {
         match pod.host_network() {
             true => self.facts.host_ips.contains(&ip),
@@ -155,7 +155,7 @@ impl Machine {
         all.into_iter().filter(|s| split_sandbox_id(&s.spec.id).0 == uid).max_by_key(|s| split_sandbox_id(&s.spec.id).1)
     }
 
-    /// The Pod's sandboxes that run and that nobody can go on with, and why.
+    /// The Pod's running sandboxes that cannot be used any more, and why.
     fn lost(&self, pod: &Pod) -> impl Iterator<Item = (String, String)> {
         self.runtime.lost().into_iter().filter(|(id, _)| split_sandbox_id(id).0 == pod.uid())
     }
@@ -196,7 +196,7 @@ impl Executor for Machine {
     }
 
     async fn mount_volume(&self, pod: &Arc<Pod>, volume: &str) -> Result<(), ActionError> {
-        // The invariant: the volumes of a Pod never change.
+        // Invariant: the volumes of a Pod never change.
         let Some(volume) = pod.volume(volume) else { return Ok(()) };
         let ips = self.network.addresses_of(pod.uid()).unwrap_or_default();
         Ok(self.volumes.set_up(pod, volume, &self.facts(&ips), &self.journal(pod)).await?)
@@ -264,7 +264,8 @@ impl Executor for Machine {
         Ok(self.end_sandbox(pod, attempt).await?)
     }
 
-    /// Who has left much waits until less of it is there: else Pods that come and go would fill the disk with what is still to be removed.
+    /// A Pod that leaves much data waits until less remains: otherwise short-lived Pods would fill the disk with data waiting for
+    /// deletion.
     async fn remove(&self, pod: &Pod, attempt: u32) -> Result<(), ExecutorError> {
         self.take_apart(pod, attempt).await?;
         self.runtime.removals().room(pod.namespace()).await;
@@ -321,7 +322,7 @@ impl Executor for Machine {
         let id: ContainerId = id.parse().map_err(Error::from)?;
         let note = Labels::from([(labels::RENEWS.to_owned(), yes.to_string())]);
         match self.runtime.update_container(&id, &Resources::default(), note, &self.journal(pod)).await {
-            // What has ended by itself meanwhile is no longer there to be stopped.
+            // It exited by itself meanwhile: nothing to stop.
             Ok(_) | Err(RuntimeError::NotFound(_) | RuntimeError::Conflict(_)) => Ok(()),
             Err(other) => Err(Error::from(other).into()),
         }
@@ -359,7 +360,7 @@ impl Executor for Machine {
         if let Err(error) = self.runtime.remove_container(&id, &self.journal(pod)).await {
             tracing::warn!(%error, %id, "failed to remove an earlier attempt of a container");
         }
-        // kubelet keeps the logs of the last attempt and of the present one.
+        // Like kubelet, keeps the logs of the last and the current attempt.
         if let Some(older) = id.attempt.checked_sub(1) {
             for file in logs::files::of_attempt(&self.log(pod, &id.name, older)) {
                 std::fs::remove_file(file).ok();
@@ -409,14 +410,14 @@ impl Machine {
         }
     }
 
-    /// Removes a sandbox with all in it, and its Pod's link.
+    /// Removes a sandbox with everything in it, and its Pod's link.
     async fn end_sandbox(&self, pod: &Pod, attempt: u32) -> error::Result<()> {
         let removed = self.runtime.remove_sandbox(&sandbox_id(pod.uid(), attempt), &self.journal(pod)).await;
         let detached = self.network.detach(pod.uid(), &self.journal(pod)).await;
         all([removed.map_err(Error::from), detached.map_err(Error::from)])
     }
 
-    /// Ends what there is of a Pod, and puts what it has left on disk aside.
+    /// Stops everything of a Pod and moves its data on disk aside.
     async fn take_apart(&self, pod: &Pod, attempt: u32) -> error::Result<()> {
         let mut sandbox = self.end_sandbox(pod, attempt).await;
         for (id, _) in self.lost(pod) {
@@ -437,17 +438,17 @@ impl Machine {
         };
         let journal = journal.map_err(Error::Journal);
         self.quotas.forget(pod.uid());
-        // Until then nothing but this says which ids are its users'.
+        // Until then only this records which ids its users have.
         if sandbox.is_ok() && volumes.is_ok() {
             self.users.free(pod.uid());
         }
         all([sandbox, volumes, logs, journal])
     }
 
-    /// Ends and removes every Pod, and what the agent itself has mounted. All errors, in words.
+    /// Stops and removes every Pod, and unmounts the agent's own mounts. Returns all errors as text.
     pub async fn teardown(&self) -> Vec<String> {
         let mut errors = Vec::new();
-        // What was being started while the workers ended shows up a moment later.
+        // Containers that were starting while the workers ended appear a moment later.
         for _ in 0..3 {
             let found = self.find().await;
             let removals = found.iter().map(|f| self.take_apart(&f.pod, f.seen.sandbox.attempt));

@@ -1,5 +1,4 @@
-//! When a Pod that has ended gives back the ids that its users were on the host: its object may stay for as long as somebody likes, and
-//! there are only so many ranges.
+//! Releases the host ids of a Pod that has ended: its API object may stay indefinitely, and the number of ranges is limited.
 //!
 //! Upstream: `SyncTerminatedPod` in `pkg/kubelet/kubelet.go` releases the user namespace.
 
@@ -15,12 +14,12 @@ use super::{
 };
 use crate::{disk, spec::PodExt, volumes::error::VolumeError};
 
-/// Gives them back once nothing runs as one of them, and what is left of their files says itself whose ids it has. What the Pod keeps
-/// (its logs, its containers' last words, its volumes of API objects) is the host's, or has ids as the Pod sees them.
+/// Releases the ids once no process uses them; remaining files moved aside record their own ids. What the Pod keeps (logs,
+/// termination messages, volumes of API objects) belongs to the host, or has ids as seen inside the Pod.
 ///
 /// # Errors
 ///
-/// Not all of the Pod is gone, or what came of it cannot be noted: the Pod keeps them until that is tried again.
+/// Part of the Pod remains, or the release cannot be recorded: the Pod keeps its ids until a retry.
 pub async fn give_back(machine: &Machine, pod: &Pod) -> Result<()> {
     if machine.users.of(pod.uid()).is_none() {
         return Ok(());
@@ -31,14 +30,14 @@ pub async fn give_back(machine: &Machine, pod: &Pod) -> Result<()> {
         return Err(Error::UsersKept);
     }
     let (volumes, of) = (machine.volumes.clone(), pod.clone());
-    // First: an agent that starts again believes this, and not the sandbox's record.
+    // First: a restarted agent trusts this, not the sandbox's record.
     let noted = disk::work(move || volumes.note_owner(&of, None, None)).await.map_err(VolumeError::Panicked)?;
     noted?;
     machine.users.free(pod.uid());
     Ok(())
 }
 
-/// Whether nothing of a sandbox runs, and nothing that its containers have written is in its place.
+/// Whether no process of a sandbox runs, and no files written by its containers remain in place.
 fn is_over(machine: &Machine, sandbox: &SandboxStatus) -> bool {
     let is_empty = |folder: &Path| match std::fs::read_dir(folder) {
         Ok(mut entries) => entries.next().is_none(),

@@ -1,4 +1,4 @@
-//! The folders of a node, and where in them a Pod has its logs.
+//! The folders of a node, and the paths of a Pod's logs in them.
 
 use std::path::{Path, PathBuf};
 
@@ -11,10 +11,10 @@ use super::{
 };
 use crate::spec::PodExt;
 
-/// The longest name that Linux's file systems take.
+/// The longest file name on Linux.
 const LONGEST: usize = 255;
 
-/// Where a machine keeps its things and what it says about itself.
+/// Where a machine keeps its data.
 #[derive(Clone, Debug)]
 pub struct Places {
     /// `<logs>/<namespace>_<name>_<uid>/<container>/<restart>.log`
@@ -27,12 +27,12 @@ pub struct Places {
     pub seccomp: PathBuf,
     /// The node's own resolv.conf.
     pub resolv_conf: PathBuf,
-    /// The node's network namespace, if it is not the process's own.
+    /// The node's network namespace, if it has its own.
     pub network: Option<PathBuf>,
 }
 
 impl Machine {
-    /// By upstream's name, which readers of logs take apart. That of a Pod with a long name no file system takes.
+    /// Has upstream's name, which log readers parse. With a long Pod name no file system accepts it.
     pub fn log_dir(&self, pod: &Pod) -> PathBuf {
         self.places.logs.join(format!("{}_{}_{}", pod.namespace(), pod.name(), pod.uid()))
     }
@@ -46,7 +46,7 @@ fn is_too_long(logs: &Path) -> bool {
     logs.file_name().is_some_and(|name| name.len() > LONGEST)
 }
 
-/// Whether there can be a Pod's folder of logs.
+/// Checks that a Pod's log folder can exist.
 ///
 /// # Errors
 ///
@@ -55,7 +55,7 @@ pub fn check(logs: &Path) -> Result<()> {
     if is_too_long(logs) { Err(Error::NameTooLong(logs.to_owned())) } else { Ok(()) }
 }
 
-/// Puts a Pod's logs aside, where there can be any.
+/// Moves a Pod's logs aside, if there can be any.
 ///
 /// # Errors
 ///

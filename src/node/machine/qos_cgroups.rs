@@ -1,4 +1,4 @@
-//! The CPU weight of each QoS class's cgroup: what its Pods request together, as upstream has it.
+//! The CPU weight of each QoS class's cgroup: the sum of its Pods' requests, as upstream.
 
 use std::{
     collections::HashMap,
@@ -12,15 +12,14 @@ use crate::{
     spec::PodExt,
 };
 
-/// What each Pod here requests of the CPUs, by its uid.
+/// The CPU request of each Pod, by uid.
 #[derive(Default)]
 pub struct QosCgroups(Mutex<HashMap<String, (Class, i64)>>);
 
 impl QosCgroups {
-    /// Counts a Pod in or out, and has `write` set the weight of its class.
+    /// Adds or removes a Pod, and calls `write` with the new weight of its class.
     ///
-    /// Nobody else counts until that is done: of two sums that are written at the same time, the older might come last
-    /// and stay.
+    /// The lock is held during `write`: with concurrent writes, the older sum might be written last.
     pub fn count<T>(&self, pod: &Pod, present: bool, write: impl FnOnce(Class, u64) -> T) -> T {
         let class = qos::class(pod);
         let mut weights = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -60,7 +59,7 @@ mod tests {
             scope.spawn(move || {
                 weights.count(&pod("a"), false, |class, weight| {
                     slow.send(()).unwrap();
-                    // The other one would be done by now if it did not have to wait for us.
+                    // Without the lock the other one would be done by now.
                     done.recv_timeout(Duration::from_millis(200)).ok();
                     note(class, weight);
                 });

@@ -1,8 +1,8 @@
-//! Whether what a Pod has on disk is read from project quotas, and for how long that is believed.
+//! Whether a Pod's disk usage is read from project quotas, and for how long they are trusted.
 //!
-//! Upstream: `LocalStorageCapacityIsolationFSQuotaMonitoring` (KEP-1029), which counts so for Pods with users of their own alone:
-//! nobody in a user namespace changes the project of a file. But somebody outside of it may, whom the Pod hands an open folder
-//! over a socket in a volume that both have. So what is read is compared with what a walk sees, now and then.
+//! Upstream: `LocalStorageCapacityIsolationFSQuotaMonitoring` (KEP-1029), which uses quotas only for Pods with user namespaces: no
+//! process in a user namespace can change a file's project. But a process outside can, if the Pod hands it an open folder over a
+//! socket in a shared volume. So quotas are compared with a walk from time to time.
 
 use std::{
     collections::HashMap,
@@ -20,27 +20,27 @@ use crate::{
     storage::{REST, Usage},
 };
 
-/// For how long a Pod's quotas are believed, or longer where a walk costs much.
+/// For how long a Pod's quotas are trusted; longer if a walk is expensive.
 const BELIEVED: Duration = Duration::from_secs(300);
-/// So much more a walk may see than quotas count: files that go, or move, while it walks.
+/// Tolerance: files removed or moved during the walk.
 const SLACK: u64 = 1 << 20;
 
-/// Which Pods' quotas are believed, by uid, and until when.
+/// Pods whose quotas are trusted, by uid, and until when.
 #[derive(Debug, Default)]
 pub struct Quotas(Mutex<HashMap<String, Instant>>);
 
 impl Quotas {
     fn known(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
-        // What a panic left behind is sound: an entry is noted at once or not at all.
+        // The state is consistent even after a panic: entries are changed atomically.
         self.0.lock().unwrap_or_else(|p| p.into_inner())
     }
 
-    /// Whether what quotas say of the Pod needs no walk beside it.
+    /// Whether the Pod's quotas are trusted without a walk.
     pub fn are_believed(&self, uid: &str, now: Instant) -> bool {
         self.known().get(uid).is_some_and(|until| now < *until)
     }
 
-    /// What of these is the Pod's usage. One whose quotas miss something is walked, until they do no more.
+    /// Chooses the Pod's usage. A Pod whose quotas miss something is walked until they no longer do.
     pub fn judge(&self, uid: &str, now: Instant, counted: Usage, walked: Usage) -> Usage {
         let sound = !walked.total().evades && walked.total().bytes <= counted.total().bytes.saturating_add(SLACK);
         match sound {
@@ -56,22 +56,22 @@ impl Quotas {
         }
     }
 
-    /// All of the Pod is gone.
+    /// The Pod is removed.
     pub fn forget(&self, uid: &str) {
         self.known().remove(uid);
     }
 }
 
-/// Whether quotas may be believed of such a Pod at all.
+/// Whether quotas can be trusted for this kind of Pod.
 pub fn may_count(pod: &Pod) -> bool {
     pod.has_own_users()
 }
 
-/// Whether this node reads what Pods with users of their own have from quotas.
+/// Checks that this node can use quotas for Pods with user namespaces.
 ///
 /// # Errors
 ///
-/// Why it walks instead: there are no such Pods, or the file system of one of these folders does not count by projects.
+/// Why it walks instead: there are no such Pods, or the file system of one of these folders has no project quotas.
 pub fn in_force(user_namespaces: &Result<(), Unavailable>, folders: &[&Path]) -> Result<(), Unavailable> {
     if let Err(why) = user_namespaces {
         return Err(Unavailable::UserNamespaces(Box::new(why.clone())));
@@ -93,7 +93,7 @@ mod tests {
     fn quotas_are_believed_for_a_time_after_a_walk_has_seen_no_more() {
         let (quotas, now) = (Quotas::default(), Instant::now());
         assert!(!quotas.are_believed("a", now));
-        // What has no name is seen by quotas alone.
+        // Only quotas count unlinked files.
         assert_eq!(quotas.judge("a", now, usage(9), usage(2)), usage(9));
         assert!(quotas.are_believed("a", now) && !quotas.are_believed("b", now));
         assert!(!quotas.are_believed("a", now + BELIEVED));

@@ -1,4 +1,4 @@
-//! Brings what is allocated to a Pod to the cgroups of what runs of it.
+//! Applies a Pod's allocated resources to the cgroups of its running containers.
 
 use std::collections::HashMap;
 
@@ -20,7 +20,7 @@ use crate::{
     translate::{self, sandbox_id},
 };
 
-/// A container whose cgroup changes.
+/// A container whose cgroup needs a change.
 struct Target {
     id: ContainerId,
     running: Running,
@@ -28,8 +28,8 @@ struct Target {
     used: Option<u64>,
 }
 
-/// 1. remember what is allocated, 2. see that no memory limit falls below what is used, 3. write, each in its turn,
-/// 4. remember what the containers have got by that.
+/// 1. store the allocation, 2. check that no memory limit falls below current usage, 3. write, in order,
+/// 4. store what the containers got.
 pub async fn resize(machine: &Machine, pod: &Pod, attempt: u32, containers: Vec<Running>) -> Resized {
     let mut has = HashMap::new();
     let result = steps(machine, pod, attempt, containers, &mut has).await;
@@ -88,7 +88,7 @@ async fn steps(
         let Some(given) = pod.part(&running.container).and_then(|part| part.container.resources.clone()) else {
             continue;
         };
-        // What no cgroup is told of is remembered too: a request of memory.
+        // Stored even without a cgroup setting: memory requests.
         let told = running.has == given || update(machine, &container, &Resources::default(), &given, &journal).await?;
         if told {
             has.insert(running.id, given);
@@ -97,7 +97,7 @@ async fn steps(
     Ok(())
 }
 
-/// Whether the container is still there to be told.
+/// Updates the container. Returns whether it still exists.
 async fn update(
     machine: &Machine,
     id: &ContainerId,
@@ -108,7 +108,7 @@ async fn update(
     let note = Labels::from([(labels::RESOURCES.to_owned(), labels::of_resources(Some(has)))]);
     match machine.runtime.update_container(id, resources, note, journal).await {
         Ok(_) => Ok(true),
-        // It has ended meanwhile: its next start has what is allocated.
+        // It exited meanwhile: its next start uses the new allocation.
         Err(RuntimeError::NotFound(_) | RuntimeError::Conflict(_)) => Ok(false),
         Err(other) => Err(other.into()),
     }

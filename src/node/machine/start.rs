@@ -1,4 +1,4 @@
-//! The start of a container: from its manifest to a process that runs.
+//! Starts a container: from its manifest to a running process.
 
 use std::{fmt::Display, path::PathBuf, sync::Arc};
 
@@ -29,7 +29,7 @@ use crate::{
     volumes::Volumes,
 };
 
-/// What an exec into a container needs, kept with the container.
+/// What an exec into a container needs, stored with the container.
 #[derive(Serialize, Deserialize)]
 pub struct Inside {
     pub process: oci::Process,
@@ -41,16 +41,16 @@ fn gone(container: &str) -> ActionError {
 }
 
 impl Machine {
-    /// How to run another process inside a container: as its own, with other arguments.
+    /// A process specification for the container, with other arguments.
     ///
     /// # Errors
     ///
-    /// There is no such container, or what was kept with it does not parse.
+    /// There is no such container, or its stored data does not parse.
     pub async fn inside(&self, id: &ContainerId) -> error::Result<Inside> {
         Ok(serde_json::from_str(&self.runtime.annotation(id).await?)?)
     }
 
-    /// A Pod that asks for users of its own has them: its sandbox may be of an agent that did not know of it.
+    /// Checks that a Pod requesting a user namespace has one: its sandbox may come from an agent that did not support them.
     async fn check_users(&self, pod: &Pod, attempt: u32) -> error::Result<()> {
         if !pod.has_own_users() {
             return Ok(());
@@ -71,7 +71,7 @@ impl Machine {
         fn config_error(why: impl Display) -> ActionError {
             ActionError::new(Reason::CreateContainerConfigError, why)
         }
-        // What was debugged into the Pod later asks too, and a Pod of an earlier agent was not asked.
+        // Ephemeral containers may request more than was checked at admission, and a Pod of an earlier agent was not checked.
         self.protections.admit(pod).map_err(|failure| config_error(failure.message))?;
         let borne = admission::containers::check(pod).and_then(|()| admission::mounts::check(pod));
         borne.map_err(|failure| config_error(failure.message))?;
@@ -96,7 +96,7 @@ impl Machine {
             order,
         };
         let (own, name) = (pod.clone(), part.name().to_owned());
-        // In one go: each change of thread takes as long as what is done there.
+        // In one blocking task: each thread switch costs as much as the work.
         let made = disk::work(move || inputs.spec(&own, &own.part(&name).ok_or_else(|| gone(&name))?));
         let spec = made.await.map_err(|why| ActionError::new(Reason::CreateContainerError, why))??;
         drop(held);
@@ -119,7 +119,7 @@ impl Machine {
     }
 }
 
-/// What a container is made of beside its manifest.
+/// The inputs of a container besides its manifest.
 struct StartInputs {
     images: ImageStore,
     volumes: Arc<Volumes>,
@@ -135,8 +135,8 @@ struct StartInputs {
 }
 
 impl StartInputs {
-    /// Writes the files that the agent makes for the container, and says how to run it. It blocks: it reads the image's documents, its
-    /// files of users and a profile, and there may be a hundred thousand variables.
+    /// Writes the agent's files for the container and builds its specification. Blocks: it reads image documents, passwd files and
+    /// a profile, and there may be a hundred thousand variables.
     fn spec(self, pod: &Pod, part: &ContainerRef<'_>) -> Result<ContainerSpec, ActionError> {
         let StartInputs { images, volumes, places, names, facts, sources, app_armor, log, ids, journal, order } = self;
         let image = images::of(&images, part.container.image.as_deref().unwrap_or_default(), &order.image_id)?;

@@ -1,4 +1,4 @@
-//! What Pods have on this machine's disks: as project quotas count it, or by walking.
+//! Pods' disk usage on this machine, from project quotas or by walking.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -34,12 +34,12 @@ use crate::{
     volumes::kinds::{Measured, measured as measured_as},
 };
 
-/// Beside volumes, what of a Pod's folder its containers may write to.
+/// Besides volumes, the parts of a Pod's folder that its containers may write to.
 const MANAGED: [&str; 4] = ["containers", "hosts", "hostname", "resolv.conf"];
 
-/// Measures all that a Pod has. What a container wrote to its root goes when it has ended: nobody can read it any more, and
-/// it would count for as long as the Pod is there. Who has more than is seen in so much CPU time evades. `None`, with a warning:
-/// it cannot be told. `still`: who moves things while they are counted may have to hold still.
+/// Measures everything of a Pod. What an exited container wrote to its root is deleted first: it is unreadable from then on, and
+/// would count for as long as the Pod exists. A Pod with more than can be walked in this much CPU time is treated as evading.
+/// `None`, with a warning: it cannot be measured. `still`: containers that move files during the walk may be frozen.
 pub async fn usage(machine: &Machine, pod: &Pod, most: Duration, still: bool) -> Option<Usage> {
     clear_ended(machine, pod).await;
     let holdings = holdings(machine, pod, still).await;
@@ -47,7 +47,7 @@ pub async fn usage(machine: &Machine, pod: &Pod, most: Duration, still: bool) ->
     let (by_quota, believed) = (quota::may_count(pod), machine.quotas.are_believed(&uid, now));
     let measured = tokio::task::spawn_blocking(move || {
         let walked = if by_quota && believed { None } else { Some(holdings.walk(most)?) };
-        // After the walk: what is written meanwhile is no sign that quotas miss something.
+        // After the walk: files written meanwhile do not mean that quotas miss something.
         let counted = if by_quota { holdings.count(most)? } else { None };
         match counted {
             None => Ok((None, walked.map_or_else(|| holdings.walk(most), Ok)?)),
@@ -56,7 +56,7 @@ pub async fn usage(machine: &Machine, pod: &Pod, most: Duration, still: bool) ->
     });
     match measured.await.map_err(|e| Error::Panicked(e.to_string())).flatten() {
         Ok((None, usage)) => Some(usage),
-        // It says nothing about the quotas.
+        // Says nothing about the quotas.
         Ok((Some(unfinished), _)) if unfinished.total().cost >= most => Some(unfinished),
         Ok((Some(walked), counted)) => Some(machine.quotas.judge(pod.uid(), now, counted, walked)),
         Err(error) => {
@@ -66,33 +66,33 @@ pub async fn usage(machine: &Machine, pod: &Pod, most: Duration, still: bool) ->
     }
 }
 
-/// The file systems of these volumes of a Pod, those that answer: by the volumes' names.
+/// The responding file systems of these volumes of a Pod, by volume name.
 pub async fn spaces(machine: &Machine, pod: &Pod, volumes: &[&str]) -> Vec<(String, Space)> {
     let named = pod.spec().volumes.iter().flatten().filter(|volume| volumes.contains(&volume.name.as_str()));
     let places: Vec<_> = named.map(|volume| (volume.name.clone(), machine.volumes.path(pod, volume))).collect();
-    // One that is somewhere else may take its time; the thread is then lost until it answers.
+    // A remote one may hang; the thread is lost until it responds.
     let read = move || places.into_iter().filter_map(|(name, path)| Some((name, space(&path)?))).collect();
     tokio::task::spawn_blocking(read).await.unwrap_or_default()
 }
 
-/// Where a Pod has what counts as its use of the disk.
+/// The places that count towards a Pod's disk usage.
 struct Holdings {
     uid: String,
-    /// A folder of the disk that all this is on.
+    /// A folder on the same disk.
     disk: PathBuf,
-    /// Who may have to hold still.
+    /// What may have to be frozen.
     sandbox: Option<Restless>,
     volumes: Vec<(String, PathBuf)>,
     containers: Vec<Holding>,
     rest: Vec<PathBuf>,
-    /// What is put aside, and not removed yet. Project quotas count it with what it was.
+    /// Moved aside but not removed yet. Project quotas still count it.
     aside: Vec<PathBuf>,
     runtime: Runtime,
 }
 
 struct Holding {
     container: String,
-    /// Each of its starts.
+    /// All its attempts.
     starts: Vec<ContainerId>,
     layers: Vec<PathBuf>,
     /// Parts of the Pod's volumes that the agent has mounted for it.
@@ -135,12 +135,12 @@ async fn holdings(machine: &Machine, pod: &Pod, still: bool) -> Holdings {
     }
 }
 
-/// What is kept for a container: its logs, and the file with what an exec needs to know of each start, its environment among it.
+/// Files kept for a container: its logs, and the file with what an exec needs for each attempt, including its environment.
 fn kept(starts: &[ContainerId], logs: PathBuf, noted: impl Fn(&ContainerId) -> PathBuf) -> Vec<PathBuf> {
     starts.iter().map(noted).chain([logs]).collect()
 }
 
-/// What is put aside of a Pod that is there: of its volumes, of the layers of its containers, and whole starts of these.
+/// Data of an existing Pod that was moved aside: of its volumes, of its containers' layers, and whole attempts.
 fn aside(volumes: &Path, containers: &[Holding]) -> Vec<PathBuf> {
     let starts = containers.iter().flat_map(|holding| &holding.layers).filter_map(|layer| layer.parent());
     let starts: BTreeSet<&Path> = starts.collect();
@@ -149,7 +149,7 @@ fn aside(volumes: &Path, containers: &[Holding]) -> Vec<PathBuf> {
 }
 
 impl Holdings {
-    /// File by file.
+    /// Measures file by file.
     fn walk<'a>(&'a self, mut left: Duration) -> Result<Usage> {
         let mut usage = Usage { rest: sum(&self.rest, &mut left)?, ..Usage::default() };
         usage.rest += sum(&self.aside, &mut left)?;
@@ -172,7 +172,7 @@ impl Holdings {
         Ok(usage)
     }
 
-    /// What these hold in which containers may move things.
+    /// Measures paths in which containers may move files.
     fn moved(&self, paths: &[PathBuf], left: &mut Duration) -> Result<Measure> {
         let Some(sandbox) = &self.sandbox else { return sum(paths, left) };
         let still = || {
@@ -183,8 +183,8 @@ impl Holdings {
         total(paths, left, |path, left| settled(path, left, still))
     }
 
-    /// By project quotas, which see files without a name too; what containers share with the node is walked. `None`: some of the
-    /// folders are in no project of their own.
+    /// Reads project quotas, which include unlinked files; walks what containers share with the node. `None`: some of the folders
+    /// have no project of their own.
     fn count(&self, mut left: Duration) -> Result<Option<Usage>> {
         let counted = |paths: &[PathBuf]| projects::usage(paths).map_err(Error::ProjectQuota);
         let mut usage = Usage { rest: sum(&self.rest, &mut left)?, ..Usage::default() };
@@ -201,12 +201,12 @@ impl Holdings {
     }
 }
 
-/// What all these hold.
+/// The total of all these paths.
 fn sum(paths: &[PathBuf], left: &mut Duration) -> Result<Measure> {
     total(paths, left, measure)
 }
 
-/// The sum of what is counted of these within the CPU time that is left.
+/// The total of these measurements within the remaining CPU time.
 fn total(
     paths: &[PathBuf],
     left: &mut Duration,
@@ -225,7 +225,7 @@ pub(super) async fn of(machine: &Machine, pod: &Pod) -> Vec<podwright_runtime::S
     all.into_iter().filter(|sandbox| split_sandbox_id(&sandbox.spec.id).0 == pod.uid()).collect()
 }
 
-/// Removes the writable layers of the Pod's containers that have ended.
+/// Removes the writable layers of the Pod's exited containers.
 pub async fn clear_ended(machine: &Machine, pod: &Pod) {
     for sandbox in of(machine, pod).await {
         for container in sandbox.containers.iter().filter(|c| c.state == ContainerState::Exited) {
@@ -236,16 +236,16 @@ pub async fn clear_ended(machine: &Machine, pod: &Pod) {
     }
 }
 
-/// Gives back what a Pod that has ended has on disk, but for its containers' last words and logs. There may be a million files: it is
-/// put aside, and the Pod has ended soon, whether they are removed or not.
+/// Releases the disk space of a Pod that has ended, except its containers' termination messages and logs. There may be a million
+/// files: they are moved aside and deleted in the background, so that the Pod ends quickly.
 ///
 /// # Errors
 ///
-/// Some of it is still there, in its place.
+/// Some of it could not be moved aside.
 pub async fn clear(machine: &Machine, pod: &Pod) -> Result<()> {
     clear_ended(machine, pod).await;
     let (scratch, folder) = (machine.volumes.scratch(pod), machine.volumes.folder(pod));
-    // The Pod gives its ids back before this is removed.
+    // The Pod releases its ids before this is deleted.
     let owner = Owner::new(pod.namespace(), machine.users.of(pod.uid()));
     let removals = machine.runtime.removals().clone();
     let own = folder.clone();
@@ -255,7 +255,7 @@ pub async fn clear(machine: &Machine, pod: &Pod) -> Result<()> {
     });
     let tidied = tidied.await.map_err(Error::Panicked).flatten();
     let renamed = machine.runtime.removals().in_turn(pod.namespace(), move || {
-        // An earlier agent may have put some aside.
+        // An earlier agent may have moved some aside.
         removals.find(&folder.join("volumes"));
         let aside = |path: PathBuf| removals.put_aside(&path, &owner).map_err(call("rename", path));
         all(scratch.into_iter().map(aside))
@@ -267,21 +267,21 @@ pub async fn clear(machine: &Machine, pod: &Pod) -> Result<()> {
     all([tidied, renamed])
 }
 
-/// Waits until what was put aside in these is removed: whoever waits for room on the disk has it then, and evicts nobody else
-/// meanwhile. For as long as he waits for it.
+/// Waits until what was moved aside in these folders is deleted, so that a caller short of disk space evicts nothing else
+/// meanwhile; bounded in time.
 async fn given_back(removals: &Removals, folders: &[PathBuf]) {
     let gone = futures::future::join_all(folders.iter().map(|folder| removals.gone(folder)));
     tokio::time::timeout(CLEANUP, gone).await.ok();
 }
 
-/// The Pods that are gone and whose folders, those of their sandboxes, or their logs are still being removed.
+/// Removed Pods whose folders, sandbox folders or logs are still being deleted.
 pub fn leaving(machine: &Machine) -> HashSet<String> {
     let underway = machine.runtime.removals().underway();
     let (pods, sandboxes, logs) = (machine.volumes.root(), machine.runtime.root(), &machine.places.logs);
     underway.iter().filter_map(|folder| left_by(folder, pods, sandboxes, logs)).collect()
 }
 
-/// The uid of the Pod that has left a folder as a whole: in the folder of all Pods' folders, of their sandboxes, or of their logs.
+/// The uid of the Pod that left a whole folder: in the folder of all Pods, of their sandboxes, or of their logs.
 fn left_by(folder: &Path, pods: &Path, sandboxes: &Path, logs: &Path) -> Option<String> {
     let (parent, name) = (folder.parent()?, folder.file_name()?.to_str()?);
     match parent {
@@ -293,7 +293,7 @@ fn left_by(folder: &Path, pods: &Path, sandboxes: &Path, logs: &Path) -> Option<
     }
 }
 
-/// A folder with all in it, or a file.
+/// Removes a folder with its contents, or a file.
 fn remove(path: PathBuf) -> Result<()> {
     let removed = match path.symlink_metadata().is_ok_and(|found| !found.is_dir()) {
         true => std::fs::remove_file(&path),
@@ -302,14 +302,14 @@ fn remove(path: PathBuf) -> Result<()> {
     removed.map_err(call("remove", path))
 }
 
-/// Cuts termination messages to what is ever read of them.
+/// Truncates termination messages to the length that is ever read.
 fn cut_messages(containers: &Path) -> Result<()> {
     let entries = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path());
     let messages = entries(containers).flat_map(|own| entries(&own).collect::<Vec<_>>());
     all(messages.map(|file| shared::cut(&file, termination::MESSAGE as u64).map_err(call("truncate", file))))
 }
 
-/// Makes room at the cost of nobody who runs: as upstream does, the logs of Pods that have ended, and images that nobody uses.
+/// Frees space without affecting running Pods: as upstream, deletes logs of Pods that have ended, and unused images.
 pub async fn reclaim(machine: &Machine, thresholds: &Thresholds) {
     clear_logs(machine).await;
     if let Err(error) = super::images::reclaim(machine, thresholds).await {
@@ -317,7 +317,7 @@ pub async fn reclaim(machine: &Machine, thresholds: &Thresholds) {
     }
 }
 
-/// Removes the logs of Pods that have ended.
+/// Removes the logs of ended Pods.
 async fn clear_logs(machine: &Machine) {
     for sandbox in machine.runtime.list().await {
         let over = |c: &podwright_runtime::ContainerStatus| c.state == ContainerState::Exited;
@@ -351,12 +351,12 @@ mod tests {
             std::fs::write(file, vec![b'x'; 1 << 20]).unwrap();
         }
         let mut left = Duration::from_secs(10);
-        // Of the third nothing was noted.
+        // Nothing was recorded of the third.
         let counted = sum(&kept(&starts, logs, noted), &mut left).unwrap();
         assert!((3 << 20..4 << 20).contains(&counted.bytes), "{counted:?}");
     }
 
-    /// The one next to be evicted has done nothing: he is not, while the room of the one before him comes.
+    /// The next Pod to be evicted is innocent: it is spared while the space of the previous one is being freed.
     #[tokio::test(start_paused = true)]
     async fn who_has_ended_is_waited_for_as_long_as_who_is_evicted() {
         let (root, removals) = (tempfile::tempdir().unwrap(), Removals::default());

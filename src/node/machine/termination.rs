@@ -1,4 +1,4 @@
-//! What containers leave when they end: exit codes and last words (termination messages).
+//! What containers leave when they exit: exit codes and termination messages.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -17,15 +17,14 @@ use crate::{
     disk, executor::RuntimeEvent, labels, logs::cri, pod::observed::Exit, status::truncate, translate::split_sandbox_id,
 };
 
-/// Of a message, so many bytes are read.
+/// Maximum bytes read of a message.
 pub const MESSAGE: usize = 4096;
-/// Of a log that stands in for a message: so many bytes, so many lines.
+/// Maximum bytes and lines of a log that replaces a message.
 const LOG_BYTES: usize = 2048;
 const LOG_LINES: usize = 80;
 
-/// The runtime's events as [`RuntimeEvent`]s. Each exit is looked up for its last words: of one Pod in turn, so that they stay in
-/// order; of several Pods beside each other, so that one whose containers end all the time, or whose disk is slow, keeps nobody
-/// waiting.
+/// Forwards the runtime's events as [`RuntimeEvent`]s. For each exit the termination message is read: events of one Pod one by one,
+/// to keep their order; those of several Pods concurrently, so that a Pod with constant exits or a slow disk delays no other.
 pub fn forward(runtime: &Runtime, pods: PathBuf, sender: mpsc::UnboundedSender<RuntimeEvent>) {
     let (events, runtime) = (runtime.events(), runtime.clone());
     tokio::spawn(turns(events, sender, move |event| {
@@ -48,7 +47,7 @@ async fn runtime_event(runtime: &Runtime, pods: &Path, event: Event) -> RuntimeE
     }
 }
 
-/// Whose Pod it is about.
+/// The Pod of an event.
 fn pod_of(event: &Event) -> String {
     match event {
         Event::ContainerExited { id, .. } => split_sandbox_id(&id.sandbox).0,
@@ -56,13 +55,13 @@ fn pod_of(event: &Event) -> String {
     }
 }
 
-/// Gives each Pod's events their turn, one of each Pod at a time; until there are no more, or nobody listens.
+/// Handles one event per Pod at a time; until there are no more, or the receiver is dropped.
 async fn turns<F: Future<Output = RuntimeEvent>>(
     mut events: broadcast::Receiver<Event>,
     sender: mpsc::UnboundedSender<RuntimeEvent>,
     look: impl Fn(Event) -> F,
 ) {
-    // Those that wait, by Pod; a Pod that is looked after has an entry.
+    // Pending events by Pod; a Pod being handled has an entry.
     let mut waiting: HashMap<String, VecDeque<Event>> = HashMap::new();
     let mut looking = FuturesUnordered::new();
     let look = |uid: String, event: Event| {
@@ -108,15 +107,15 @@ pub async fn exit(runtime: &Runtime, pods: &Path, id: &ContainerId, exit: &Runti
     let log = status.and_then(|s| s.log.as_ref()).map(|l| l.path.clone());
     let (pods, own, ended) = (pods.to_owned(), id.clone(), exit.clone());
     let read = disk::work(move || convert(&pods, &own, &ended, fallback, log)).await;
-    // The invariant: it does not panic. Were it to, the container would have ended all the same.
+    // Invariant: it does not panic. If it did, the container would have exited all the same.
     read.unwrap_or_else(|_| worded(exit, exit.message.clone()))
 }
 
-/// The same, where the container's labels are at hand.
+/// The same, given the container's labels.
 pub fn convert(pods: &Path, id: &ContainerId, exit: &RuntimeExit, fallback: bool, log: Option<PathBuf>) -> Exit {
     let (uid, _) = split_sandbox_id(&id.sandbox);
     let file = pods.join(uid).join("containers").join(&id.name).join(format!("{}.termination", id.attempt));
-    // As upstream: what cannot be read is told in its place.
+    // As upstream: a read error replaces the message.
     let mut message = match shared::read(&file, MESSAGE) {
         Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
         Err(e) if e.kind() == io::ErrorKind::NotFound => String::new(),
@@ -141,7 +140,7 @@ fn worded(exit: &RuntimeExit, mut message: String) -> Exit {
     }
 }
 
-/// The last lines of a log, without the CRI format around them.
+/// The last lines of a log, without the CRI format.
 fn tail(path: &Path) -> String {
     let read = || -> std::io::Result<Vec<u8>> {
         let mut file = shared::open(path)?;
@@ -165,7 +164,7 @@ mod tests {
 
     use super::*;
 
-    /// One Pod's containers end all the time, and looking them up takes long.
+    /// One Pod's containers exit constantly, and reading their messages is slow.
     #[tokio::test(start_paused = true)]
     async fn a_pod_whose_containers_end_all_the_time_keeps_nobody_waiting() {
         let (events, receiver) = broadcast::channel(4096);
@@ -191,7 +190,7 @@ mod tests {
         }
         task.abort();
         assert_eq!(order[0], ("other".to_owned(), 0));
-        // Each Pod's own stay in order.
+        // Each Pod's own events stay in order.
         let own: Vec<u32> = order[1..].iter().map(|(_, attempt)| *attempt).collect();
         assert_eq!(own, (0..10).collect::<Vec<u32>>());
     }

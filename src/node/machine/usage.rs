@@ -1,11 +1,11 @@
-//! What the machine and its containers use, as the runtime measures it.
+//! Resource usage of the machine and its containers, as the runtime measures it.
 
 use podwright_runtime::Labels;
 
 use super::{Machine, labels};
 use crate::usage::meter::{Reading, Running, Sample};
 
-/// Reads all counters. What cannot be read is left out.
+/// Reads all counters. Unreadable ones are left out.
 pub async fn sample(machine: &Machine) -> Sample {
     let measured = match machine.runtime.usage().await {
         Ok(measured) => measured,

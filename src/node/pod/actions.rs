@@ -1,4 +1,4 @@
-//! What the plan asks for: each action is marked as begun, and becomes effects.
+//! Turns the plan's actions into effects, marking each as begun.
 
 use super::{
     Turn,
@@ -14,11 +14,11 @@ use crate::{
     status,
 };
 
-/// Each round changes what is known; a plan that has not come to rest by then is a fault of ours.
+/// Each round changes the state; a plan that has not converged by then is a bug.
 const MAX_ROUNDS: usize = 100;
 
 impl Turn<'_> {
-    /// Plans and acts until nothing more can be done at once.
+    /// Plans and acts until nothing more can be done now.
     pub(super) fn sync(&mut self) {
         for _ in 0..MAX_ROUNDS {
             let plan = plan::plan(self.pod(), &self.state.intent, &self.state.observed, self.now);
@@ -37,7 +37,7 @@ impl Turn<'_> {
         self.effects.push(Effect::Wake(Some(plan::after(self.now, 1))));
     }
 
-    /// The start is over when all containers have been started, or the Pod shall end.
+    /// The start is over when all containers have started, or the Pod should end.
     fn look_at_trace(&mut self) {
         let seen = &self.state.observed;
         let all = || self.pod().parts().iter().all(|part| seen.container(part.name()).attempt.is_some());
@@ -47,7 +47,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Tells the server the status, if that is to be told now.
+    /// Sends the status to the server, if it is due.
     pub(super) fn report(&mut self) {
         let (pod, now) = (self.pod().clone(), self.now);
         let seen = &self.state.observed;
@@ -70,7 +70,7 @@ impl Turn<'_> {
             }
             Action::ReleaseVolumes => {
                 let seen = &mut self.state.observed;
-                // Once that has been tried, it has ended, and stays so.
+                // After that attempt the Pod has ended for good.
                 if seen.volumes != PodVolumes::Absent {
                     seen.volumes = PodVolumes::Unmounting;
                 }
@@ -122,7 +122,7 @@ impl Turn<'_> {
         }
     }
 
-    /// The Pod ends by itself, with all the grace that its manifest gives it.
+    /// Ends the Pod with the full grace period of its manifest.
     fn end_in_grace(&mut self, failure: Option<Failure>) {
         let grace = self.pod().grace();
         let deadline = plan::after(self.now, grace);

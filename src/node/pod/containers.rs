@@ -1,4 +1,4 @@
-//! The course of each container: its image is pulled, it is started, probed, and ends or is stopped.
+//! The lifecycle of each container: its image is pulled, it is started, probed, and exits or is stopped.
 
 use super::{
     Turn,
@@ -38,7 +38,7 @@ impl Turn<'_> {
             Ok(pulled) => pulled,
             Err(trouble) => return self.pull_failed(container, &name, trouble),
         };
-        // What a start failed with stays true until one succeeds.
+        // The reason of a failed start holds until one succeeds.
         let of_starts = ["CrashLoopBackOff", "CreateContainerError"];
         if known.waiting.as_ref().is_some_and(|w| !of_starts.contains(&w.reason.as_str())) {
             known.waiting = None;
@@ -61,7 +61,7 @@ impl Turn<'_> {
         self.normal(Some(container), "Pulled", message);
     }
 
-    /// A pull has failed: told as its own reason first, as ImagePullBackOff while it waits.
+    /// A pull failed: reported with its own reason first, then as ImagePullBackOff.
     fn pull_failed(&mut self, container: &str, name: &str, trouble: ActionError) {
         let pulls = trouble.reason == Reason::ErrImagePull;
         if pulls {
@@ -80,7 +80,7 @@ impl Turn<'_> {
         if !pulls {
             return;
         }
-        // The server sees the reason of the failure itself first; what follows is the wait.
+        // The server first gets the reason of the failure itself, then the back-off.
         self.report();
         let message = format!("Back-off pulling image \"{name}\": ErrImagePull: {}", trouble.message);
         self.normal(Some(container), "BackOff", format!("Back-off pulling image \"{name}\""));
@@ -130,14 +130,14 @@ impl Turn<'_> {
     fn start_failed(&mut self, container: &str, restart: u32, trouble: &ActionError) {
         self.warning(Some(container), "Failed", format!("Error: {}", trouble.message));
         start::failed(&mut self.state.observed, container, restart, trouble, self.now);
-        // The next try may have the same id, and that was not its end.
+        // The next attempt may have the same id, and this was not its exit.
         let id = format!("/{container}.{restart}");
         self.state.early.retain(|early, _| !early.ends_with(&id));
     }
 
     pub(super) fn post_started(&mut self, container: &str, id: &str, result: Result<(), HookError>) {
         let known = self.state.observed.container_mut(container);
-        // A hook may outlive its container: then it says nothing of the next start.
+        // A hook may outlive its container: then it says nothing about the next start.
         if known.attempt.as_ref().is_none_or(|a| a.id != id || a.exit.is_some()) {
             return;
         }
@@ -171,7 +171,7 @@ impl Turn<'_> {
     }
 
     pub(super) fn stopped(&mut self, container: &str, id: &str, result: Result<Option<Exit>, ExecutorError>) {
-        // It may still run: the plan will stop it again, for as good a reason as it has then, or keep it.
+        // It may still run: the plan decides again whether to stop it.
         let stop_at = result.is_err().then(|| backoff::later(self.now, plan::STOP_PAUSE));
         if let Ok(exit) = result {
             self.exited(container, id, exit.unwrap_or_else(|| Exit::unknown(self.now)));
@@ -180,7 +180,7 @@ impl Turn<'_> {
         (known.busy, known.stop_at) = (Busy::Idle, stop_at);
     }
 
-    /// Nothing asks for a new start of a container any more that was about to be stopped for one.
+    /// Nothing requires the restart of a container any more that was about to be stopped for one.
     pub(super) fn keep(&mut self, container: &str) {
         let known = self.state.observed.container_mut(container);
         known.renewing = false;
@@ -204,7 +204,7 @@ impl Turn<'_> {
         known.started = false;
         known.ready = false;
         known.unhealthy = None;
-        // By its next start the image may have been removed, or its name stand for another one.
+        // By its next start the image may have been removed, or its name may refer to another one.
         known.image = Image::Unknown;
         if !matches!(known.busy, Busy::Stopping { .. }) {
             known.busy = Busy::Idle;
@@ -212,7 +212,7 @@ impl Turn<'_> {
         self.probes(ProbeChange::Stop { container: container.to_owned(), keep_readiness: false });
     }
 
-    /// The sandbox has died, and all in it.
+    /// The sandbox has died with everything in it.
     pub(super) fn sandbox_gone(&mut self, attempt: u32) {
         let sandbox = &self.state.observed.sandbox;
         if attempt == sandbox.attempt && sandbox.state == SandboxState::Ready {
@@ -221,7 +221,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Begins to probe a container; what has no probe is as if it had succeeded.
+    /// Starts a container's probes; those not defined count as successful.
     pub(super) fn probe(&mut self, container: &str) {
         let pod = self.pod().clone();
         let Some(part) = pod.part(container) else { return };
@@ -267,7 +267,7 @@ impl Turn<'_> {
     }
 }
 
-/// The event's reason for what kept an image from being used.
+/// The event reason for an unusable image.
 fn failed_reason(reason: Reason) -> &'static str {
     match reason {
         Reason::InvalidImageName => "InspectFailed",

@@ -1,4 +1,4 @@
-//! What is to be done about a Pod, as data: the worker does it and decides nothing.
+//! What must be done for a Pod, as data: the worker executes it without decisions of its own.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -14,47 +14,47 @@ use crate::{
 
 #[derive(Debug)]
 pub enum Effect {
-    /// Begins something for the Pod as it is wanted now; it ends in one [`ActionResult`](super::ActionResult).
+    /// Starts work for the Pod in its current desired state; ends in one [`ActionResult`](super::ActionResult).
     Begin(Arc<Pod>, Work),
-    /// Nobody waits any more for the image of this container.
+    /// The image of this container is no longer needed.
     CancelPull(String),
-    /// The stop of this container that is under way gets less time.
+    /// Shortens the deadline of this container's stop.
     Shorten {
         container: String,
         deadline: Timestamp,
     },
     Probes(ProbeChange),
     Record(Record),
-    /// Warns of what this machine cannot do for the Pod, unless it could do all of it for `before`.
+    /// Warns about features that this machine cannot provide, unless it could provide all of those of `before`.
     WarnOfShortcomings {
         pod: Arc<Pod>,
         unless_of: Option<Arc<Pod>>,
     },
-    /// Forgets an earlier attempt of a container.
+    /// Removes an earlier attempt of a container.
     Forget(Arc<Pod>, Attempt),
-    /// The Pod's start begins: its steps are parts of a trace until it is over.
+    /// Starts the trace of the Pod's startup; its steps are part of it.
     TraceStart(Arc<Pod>),
     TraceEnd,
-    /// The Pod runs: what its start took, for the metrics.
+    /// The Pod runs: its startup durations, for the metrics.
     Started(Took),
-    /// When to send [`Sync`](super::PodEvent::Sync) although nothing has happened; `None`: never.
+    /// When to send [`Sync`](super::PodEvent::Sync) without an event; `None`: never.
     Wake(Option<Timestamp>),
-    /// The worker ends, and another one begins with what is found on the machine.
+    /// Ends the worker; a new one starts from what is found on the machine.
     GiveUp(String),
 }
 
-/// Something that takes its time, on the machine or at the server.
+/// A longer operation, on the machine or at the server.
 #[derive(Clone, Debug)]
 pub enum Work {
     MountVolume {
         volume: String,
     },
-    /// Brings these up to date, which are mounted.
+    /// Updates these mounted volumes.
     RefreshVolumes {
         volumes: Vec<String>,
     },
     ReleaseVolumes,
-    /// `seen` is remembered for a later agent.
+    /// `seen` is stored for a later agent.
     StartSandbox {
         attempt: u32,
         seen: Box<Observed>,
@@ -83,10 +83,10 @@ pub enum Work {
         id: String,
         ips: Vec<IpAddr>,
         deadline: Timestamp,
-        /// To be noted with it first: whether it is started anew.
+        /// Whether to record a restart first.
         note: Option<bool>,
     },
-    /// Notes with a container whether it is stopped to be started anew.
+    /// Records with a container whether it is being stopped for a restart.
     Note {
         id: String,
         renew: bool,
@@ -98,7 +98,7 @@ pub enum Work {
     Remove {
         attempt: u32,
     },
-    /// Of the object that shows the Pod.
+    /// The API object that represents the Pod.
     WriteStatus {
         target: Arc<Pod>,
         status: Value,
@@ -111,17 +111,17 @@ pub enum Work {
     },
 }
 
-/// What becomes of a Pod's probes.
+/// A change to a Pod's probes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ProbeChange {
     Start(ProbedContainer),
-    /// The startup probe of this container has succeeded: the others begin.
+    /// This container's startup probe has succeeded: start the others.
     StartupSucceeded(String),
     Stop {
         container: String,
         keep_readiness: bool,
     },
-    /// A Pod that ends is no longer killed for failing, but still says whether it is ready.
+    /// A terminating Pod is no longer killed by probes, but still reports readiness.
     KeepReadinessOnly,
     Clear,
 }

@@ -1,4 +1,4 @@
-//! What happens to a Pod, as its worker receives it.
+//! What happens to a Pod, as events for its worker.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -17,17 +17,17 @@ use crate::{
 
 #[derive(Debug)]
 pub enum PodEvent {
-    /// Its worker begins.
+    /// The worker starts.
     Start,
-    /// No more has happened for now, or the time has come that [`Effect::Wake`](super::Effect::Wake) has asked for.
+    /// No more events for now, or the time requested by [`Effect::Wake`](super::Effect::Wake) has come.
     Sync,
-    /// Somebody has set the machine's clock, by so much.
+    /// The machine's clock was set, by this much.
     ClockSet(SignedDuration),
-    /// The Pod as it is wanted now, and what of its resources it may have.
+    /// The Pod's desired state, and its resource allotment.
     Wanted(Arc<Pod>, Allotment),
-    /// Its source does not know the Pod any more.
+    /// The Pod is gone from its source.
     Gone,
-    /// The object by which the server shows a static Pod.
+    /// The mirror object of a static Pod.
     Mirror(Arc<Pod>),
     Exited {
         container: String,
@@ -47,31 +47,31 @@ pub enum PodEvent {
         verdict: Verdict,
     },
     Done(ActionResult),
-    /// What was begun has panicked: what is known of the Pod can no longer be trusted.
+    /// An operation panicked: the known state is no longer reliable.
     Broken(String),
 }
 
-/// A [`Work`](super::Work) has come to its end.
+/// The result of a [`Work`](super::Work).
 #[derive(Debug)]
 pub enum ActionResult {
     VolumeMounted {
         volume: String,
         result: Result<(), ActionError>,
     },
-    /// What failed with any of them.
+    /// The failures.
     VolumesRefreshed(Vec<ActionError>),
     VolumesReleased(Result<(), ExecutorError>),
     Sandbox(Result<Vec<IpAddr>, ActionError>),
     /// It counts as stopped, whatever came of it; what has failed is tried again.
     SandboxStopped(Result<(), ExecutorError>),
     SandboxRemoved,
-    /// No end yet: a registry is being asked.
+    /// Progress, not a result: a registry is being contacted.
     Pulling {
         container: String,
     },
     Pulled {
         container: String,
-        /// What was asked for; the manifest may name another one by now.
+        /// The requested image; the manifest may have changed since.
         image: String,
         result: Result<Pulled, ActionError>,
     },
@@ -82,22 +82,22 @@ pub enum ActionResult {
         result: Result<Started, ActionError>,
     },
     Resized(Resized),
-    /// The postStart hook has returned.
+    /// The postStart hook's result.
     PostStart {
         container: String,
         id: String,
         result: Result<(), HookError>,
     },
-    /// `Ok(None)`: it was not there any more.
+    /// `Ok(None)`: it no longer existed.
     Stopped {
         container: String,
         id: String,
         result: Result<Option<Exit>, ExecutorError>,
     },
-    /// Whether a container is started anew.
+    /// The restart of a container was recorded.
     Noted,
     Removed(Result<(), ExecutorError>),
-    /// What the server has made of a status.
+    /// The result of a status write.
     Written(Box<Result<Pod, Status>>),
     /// The Pod as the server has it.
     Read(Box<Result<Pod, Status>>),

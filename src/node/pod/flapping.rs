@@ -1,8 +1,8 @@
-//! Readiness that turns back and forth is told at a pace: a Pod may have hundreds of containers, each with a probe that fails every
-//! other second, and each turn would be a status to write, to store, to send to all who watch, and endpoints to make anew.
+//! Rate-limits reports of flapping readiness: a Pod may have hundreds of containers, each with a probe that fails every other
+//! second, and each change would be a status to write, store, and send to all watchers, and endpoints to update.
 //!
-//! What is lost costs, and what is gained does not: a Pod that becomes ready for the first time waits for nothing. (Upstream's kubelet
-//! tells each change, at the pace of its client, 50 requests a second for the whole node.)
+//! Losing readiness is charged, gaining it is not: a Pod that becomes ready for the first time does not wait. (The upstream kubelet
+//! reports each change, at its client's rate of 50 requests a second for the whole node.)
 
 use std::time::Duration;
 
@@ -11,29 +11,29 @@ use serde_json::Value;
 
 use crate::backoff::{later, pause};
 
-/// Readiness may be lost so often at once ..
+/// The burst of readiness losses ..
 const AT_ONCE: u32 = 10;
-/// .. and once more after so long.
+/// .. and the interval of one more.
 const EACH: Duration = Duration::from_secs(1);
 
-/// How often a Pod has told of late that something in it is not ready any more.
+/// How often a Pod has reported a loss of readiness recently.
 #[derive(Clone, Debug, Default)]
 pub struct Flapping {
-    /// When all that would have been a fair part of the time.
+    /// When the reported losses will be within the rate.
     even_at: Option<Timestamp>,
 }
 
 impl Flapping {
-    /// Until when a status waits that differs from what was told by readiness alone.
+    /// Until when a status is held that differs from the reported one only in readiness.
     pub fn waits(&self, told: &Value, status: &Value, now: Timestamp) -> Option<Timestamp> {
         let due = self.even_at?.checked_sub(AT_ONCE * EACH).ok();
         pause(due, EACH, now).filter(|_| but_for_readiness(told) == but_for_readiness(status))
     }
 
-    /// A status is told.
+    /// A status is reported.
     pub fn tells(&mut self, told: &Value, status: &Value, now: Timestamp) {
         if loses_readiness(told, status) {
-            // Nobody owes more, however often something else was told with it, or the clock was set back.
+            // The debt is bounded, whatever else was reported with it, or if the clock was set back.
             let even_at = self.even_at.map_or(now, |at| at.clamp(now, later(now, AT_ONCE * EACH)));
             self.even_at = Some(later(even_at, EACH));
         }
@@ -45,7 +45,7 @@ fn containers(status: &Value) -> impl Iterator<Item = &Value> {
     lists.into_iter().filter_map(|list| status[list].as_array()).flatten()
 }
 
-/// Whether a container was told to be ready, and is not.
+/// Whether a container reported as ready no longer is.
 fn loses_readiness(told: &Value, status: &Value) -> bool {
     let is_same = |a: &Value, b: &Value| a["name"] == b["name"];
     let lost =
@@ -53,7 +53,7 @@ fn loses_readiness(told: &Value, status: &Value) -> bool {
     containers(status).any(lost)
 }
 
-/// A status without what of it says who is ready, and since when.
+/// A status without its readiness and the times of it.
 fn but_for_readiness(status: &Value) -> Value {
     let mut rest = status.clone();
     for list in ["containerStatuses", "initContainerStatuses"] {

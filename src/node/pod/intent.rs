@@ -1,8 +1,8 @@
-//! What the node intends with a Pod: it shall run, or end.
+//! What the node intends with a Pod: run it or end it.
 
 use jiff::Timestamp;
 
-/// What shall become of the Pod.
+/// The intended state of the Pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Intent {
     #[default]
@@ -17,11 +17,11 @@ pub struct Stop {
     pub deadline: Timestamp,
     /// The whole grace period, seconds.
     pub grace: i64,
-    /// Why the Pod as a whole failed, where it did.
+    /// Why the Pod as a whole failed, if it did.
     pub failure: Option<Failure>,
-    /// Whether containers, sandbox and folders go away at the end (the Pod was deleted), or stay to be looked at.
+    /// Whether containers, sandbox and folders are removed at the end (the Pod was deleted) or kept for inspection.
     pub remove: bool,
-    /// It ends for the node's sake, not for what it did.
+    /// It ends because of the node, not because of its own behaviour.
     pub disruption: bool,
 }
 
@@ -33,7 +33,7 @@ pub struct Failure {
 }
 
 impl Intent {
-    /// How the Pod ends, if it shall.
+    /// How the Pod ends, if it should.
     pub fn stop(&self) -> Option<&Stop> {
         match self {
             Intent::Run => None,

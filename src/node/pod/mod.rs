@@ -1,8 +1,9 @@
-//! One Pod as a pure function: `(PodState, PodEvent, now) -> (PodState, Vec<Effect>)`. The worker feeds it and does its effects.
+//! One Pod as a pure function: `(PodState, PodEvent, now) -> (PodState, Vec<Effect>)`. The worker feeds it events and executes its
+//! effects.
 //!
 //! ```text
 //!                       events                       next()                              effects
-//!  pods.rs    Wanted, Gone, Mirror, Evict --.    .-- wishes.rs      what shall become of it --.    Begin(Work) -> executor, server
+//!  pods.rs    Wanted, Gone, Mirror, Evict --.    .-- wishes.rs      what should happen      --.    Begin(Work) -> executor, server
 //!  runtime    Exited, SandboxGone ----------|--->|-- containers.rs  each container's course   |    Probes, Record, CancelPull, Shorten
 //!  probes     Probe ------------------------|    |-- results.rs     ends of work              |--> Wake: send `Sync` then
 //!  worker.rs  Start, Sync (nothing more for |    |-- resize.rs      resources                 |
@@ -12,15 +13,10 @@
 //!        '------------------- Done(ActionResult): each Work that was begun ends in one -------'
 //! ```
 //!
-//! [`PodState`] keeps apart what the Pod's sources want of it ([`Wanted`]), what the node intends with it ([`Intent`]), what was
-//! observed ([`Observed`]), what of its status the server has been told ([`Report`]), and how often what has failed.
-//! Each volume is mounted for itself ([`PodVolumes`]): one that fails holds up the containers, and no other volume.
-//! An event changes these; only `Sync` plans: for as long as the plan has actions, each marks what it begins, and becomes effects.
-//! All that waits for a time (back-off, a deadline, a write that is held) is a time in the state, and `Wake` says which is next. None
-//! waits longer than the longest wait of its kind, wherever the clock is set; how long a Pod may be active goes by time that passes.
+//! [`PodState`] separates the desired state from the Pod's sources ([`Wanted`]), the node's intent ([`Intent`]), the observed state ([`Observed`]), the status reported to the server ([`Report`]), and failure counts. Volumes are mounted independently ([`PodVolumes`]): a failing one holds up the containers, but no other volume. Events change these; only `Sync` plans: while the plan has actions, each marks what it begins, and becomes effects. Every wait (back-off, a deadline, a held write) is a time in the state, and `Wake` names the next one. No wait exceeds the maximum of its kind, even if the clock is changed; the active deadline counts elapsed time.
 //!
-//! Nothing here reads a clock, asks the machine or the server, or knows who runs the effects: a real node, a hollow one and the
-//! simulated ones run the same function.
+//! Nothing here reads a clock, asks the machine or the server, or knows what executes the effects: a real node, a hollow one and
+//! the simulated ones run the same function.
 
 mod actions;
 mod containers;
@@ -57,7 +53,7 @@ pub use step::Step;
 pub use volumes::{PodVolumes, VolumeState, VolumeStates};
 pub use wanted::Wanted;
 
-/// What becomes of a Pod by an event, and what is to be done about it, in this order.
+/// Applies an event to a Pod; returns its new state and the effects, in order.
 pub fn next(mut state: PodState, event: PodEvent, now: Timestamp) -> (PodState, Vec<Effect>) {
     let mut turn = Turn { state: &mut state, now, effects: Vec::new() };
     turn.keep_to_grace();
@@ -66,7 +62,7 @@ pub fn next(mut state: PodState, event: PodEvent, now: Timestamp) -> (PodState, 
     (state, effects)
 }
 
-/// One event's way through the state.
+/// The processing of one event.
 struct Turn<'a> {
     state: &'a mut PodState,
     now: Timestamp,
@@ -89,7 +85,7 @@ impl Turn<'_> {
             PodEvent::SandboxGone { attempt } => self.sandbox_gone(attempt),
             PodEvent::Resync => self.resync(),
             PodEvent::Evict(eviction) => {
-                // What has ended by itself is not evicted.
+                // A Pod that has ended by itself is not evicted.
                 self.sync();
                 self.evict(eviction);
             }

@@ -1,4 +1,4 @@
-//! What was observed of one Pod on this node: what is there, and how far each step with it has come.
+//! The observed state of one Pod on this node: what exists, and the progress of each step.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -11,7 +11,7 @@ use crate::{
     resize::progress::Resize,
 };
 
-/// Everything that was observed of a Pod.
+/// Everything observed of a Pod.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
     pub sandbox: Sandbox,
@@ -19,23 +19,23 @@ pub struct Observed {
     pub containers: BTreeMap<String, Container>,
     /// When the agent first saw the Pod: `status.startTime`.
     pub start_time: Option<Timestamp>,
-    /// From when it counts as active, by the clock as it is set now: `activeDeadlineSeconds` goes by time that passes.
+    /// Start of the active time, by the current clock: `activeDeadlineSeconds` counts elapsed time.
     pub active_since: Option<Timestamp>,
-    /// Taking away everything that the Pod had on this node.
+    /// Removal of everything the Pod had on this node.
     pub removal: Step,
-    /// Giving back what a Pod has that has ended and stays: its volumes, what it has written, the ids of its users.
+    /// Release of what an ended Pod no longer needs: its volumes, its written data, its users' ids.
     pub release: Step,
     pub refresh: Refresh,
     pub resize: Resize,
 }
 
-/// Bringing mounted ConfigMaps and the like up to date.
+/// Updating mounted ConfigMaps and the like.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Refresh {
     #[default]
     Idle,
     Underway,
-    /// Under way, and something has changed since it began.
+    /// In progress, with further changes since it began.
     Again,
 }
 
@@ -43,17 +43,17 @@ pub enum Refresh {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sandbox {
     pub state: SandboxState,
-    /// How many sandboxes the Pod had before this one.
+    /// How many sandboxes the Pod had before.
     pub attempt: u32,
     pub ips: Vec<IpAddr>,
-    /// Failures to start it since the last success, and when to try again.
+    /// Failures to start it since the last success, and when to retry.
     pub trouble: Option<(u32, Timestamp)>,
     /// Stopping it, once it counts as stopped: what has failed of that.
     pub stop: Step,
 }
 
 impl Sandbox {
-    /// Until when the next try to start it waits.
+    /// Until when the next start waits.
     pub fn waits(&self, now: Timestamp) -> Option<Timestamp> {
         pause(self.trouble.map(|(_, at)| at), LONGEST_STEP, now)
     }
@@ -66,44 +66,44 @@ pub enum SandboxState {
     Starting,
     Ready,
     Stopping,
-    /// Stopped by us, or found dead; its containers are dead too.
+    /// Stopped by the agent, or found dead; its containers are dead too.
     Stopped,
 }
 
-/// One container, over all its attempts in the present sandbox.
+/// One container, across its attempts in the current sandbox.
 #[derive(Clone, Debug, Default)]
 pub struct Container {
     /// The newest attempt.
     pub attempt: Option<Attempt>,
-    /// How the attempt before it ended.
+    /// How the previous attempt ended.
     pub last: Option<Attempt>,
     pub busy: Busy,
     pub image: Image,
-    /// Why it is not running, where upstream has a word for it.
+    /// Why it is not running, if upstream has a reason for it.
     pub waiting: Option<Failure>,
-    /// When to try again what failed.
+    /// When to retry after a failure.
     pub retry_at: Option<Timestamp>,
     pub backoff: Backoff,
-    /// Its startup probe (if any) has succeeded and its postStart hook has returned.
+    /// Its startup probe (if any) has succeeded and its postStart hook has finished.
     pub started: bool,
     /// Its readiness probe (if any) succeeds.
     pub ready: bool,
     /// It must be restarted.
     pub unhealthy: Option<Unhealthy>,
-    /// It is stopped to be started anew, whatever its restart policy; noted with it, for a later agent.
+    /// Being stopped for a restart regardless of its restart policy; recorded with it for a later agent.
     pub renewing: bool,
-    /// A stop of it has failed: when the next one may be tried.
+    /// Its stop failed: when to try again.
     pub stop_at: Option<Timestamp>,
 }
 
-/// What is being done to a container just now.
+/// The operation in progress on a container.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Busy {
     #[default]
     Idle,
     Pulling,
     Starting,
-    /// SIGKILL comes at `deadline` at the latest.
+    /// SIGKILL is sent at `deadline` at the latest.
     Stopping {
         deadline: Timestamp,
     },
@@ -114,25 +114,25 @@ pub enum Busy {
 pub enum Image {
     #[default]
     Unknown,
-    /// Present: what the spec named, and the identity of what was found.
+    /// Present: the name from the spec, and the id found.
     Ready { name: String, id: String },
 }
 
 /// One start of a container.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attempt {
-    /// The runtime's name of it.
+    /// The runtime's id of it.
     pub id: String,
     /// `restartCount`: 0 for the first.
     pub restart: u32,
-    /// The image as the spec named it, and its identity.
+    /// The image name from the spec, and its id.
     pub image: String,
     pub image_id: String,
     pub started_at: Option<Timestamp>,
     pub exit: Option<Exit>,
-    /// Whether it belongs to the present sandbox: an attempt of an earlier one counts for `restart` and status alone.
+    /// Whether it belongs to the current sandbox: an attempt of an earlier one counts only for `restart` and status.
     pub current: bool,
-    /// What its cgroup was told; `None`: not known, so what its Pod says.
+    /// What its cgroup was set to; `None`: unknown, use the Pod's spec.
     pub resources: Option<ResourceRequirements>,
 }
 
@@ -156,18 +156,18 @@ pub struct Unhealthy {
 }
 
 impl Container {
-    /// Until when what has failed waits before it is tried again.
+    /// Until when a failed start waits.
     pub fn waits(&self, now: Timestamp) -> Option<Timestamp> {
         pause(self.retry_at, backoff::LONGEST, now)
     }
     pub fn is_running(&self) -> bool {
         self.attempt.as_ref().is_some_and(|a| a.current && a.started_at.is_some() && a.exit.is_none())
     }
-    /// The end of the newest attempt, if it belongs to the present sandbox.
+    /// The exit of the newest attempt, if it belongs to the current sandbox.
     pub fn exit(&self) -> Option<&Exit> {
         self.attempt.as_ref().filter(|a| a.current).and_then(|a| a.exit.as_ref())
     }
-    /// Nothing of it runs and nothing is about to.
+    /// Nothing of it is running or about to.
     pub fn is_still(&self) -> bool {
         !self.is_running() && self.busy == Busy::Idle
     }
@@ -181,7 +181,7 @@ impl Container {
 }
 
 impl Observed {
-    /// What is known of a container; nothing, if it was never touched.
+    /// The state of a container; empty if it was never touched.
     pub fn container(&self, name: &str) -> &Container {
         static NOTHING: std::sync::LazyLock<Container> = std::sync::LazyLock::new(Container::default);
         self.containers.get(name).unwrap_or(&NOTHING)
@@ -189,12 +189,12 @@ impl Observed {
     pub fn container_mut(&mut self, name: &str) -> &mut Container {
         self.containers.entry(name.to_owned()).or_default()
     }
-    /// The sandbox is lost: its containers ended with it.
+    /// The sandbox is lost, and its containers with it.
     pub fn lose_sandbox(&mut self, now: Timestamp) {
         self.sandbox.state = SandboxState::Stopped;
         self.sandbox.ips.clear();
         for container in self.containers.values_mut() {
-            // It runs, so it is its hook that takes its time: nobody waits for that any more.
+            // It runs, so its hook is still in progress: the result no longer matters.
             if container.is_running() && container.busy == Busy::Starting {
                 container.busy = Busy::Idle;
             }
@@ -204,7 +204,7 @@ impl Observed {
             }
         }
     }
-    /// A new sandbox is about to be made: earlier attempts no longer count for the plan.
+    /// A new sandbox is about to be created: earlier attempts no longer count for the plan.
     pub fn renew_sandbox(&mut self) {
         self.sandbox = Sandbox { attempt: self.sandbox.attempt + 1, ..Sandbox::default() };
         for container in self.containers.values_mut() {
@@ -219,7 +219,7 @@ impl Observed {
 }
 
 impl Exit {
-    /// Upstream's word for an end that nobody saw.
+    /// Upstream's reason for an unobserved exit.
     pub fn unknown(now: Timestamp) -> Exit {
         Exit {
             code: 137,

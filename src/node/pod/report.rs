@@ -1,9 +1,9 @@
-//! When a Pod's status is told to the server: at once when it changes, one write at a time, the newest one next. Only while a Pod
-//! is being made it waits a moment: mostly the next news is that it runs, and then one write tells all. Readiness that turns back and
-//! forth has a pace: see [`flapping`](super::flapping).
+//! When a Pod's status is sent to the server: at once when it changes, one write at a time, always the latest. Only while a Pod is
+//! being created it is held briefly: usually the next change is that it runs, and one write reports everything. Flapping readiness
+//! is rate-limited: see [`flapping`](super::flapping).
 //!
-//! What was written is compared with the newest object each time that changes: whatever somebody else has made of it is put right
-//! again, each time a little later while he goes on.
+//! What was written is compared with each new version of the object: changes by others are reverted, with increasing delay while
+//! they continue.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,33 +19,33 @@ use crate::{
     spec::{PodExt, newer, revision},
 };
 
-/// How long to wait before a write is tried again that the server could not take.
+/// Delay before retrying a write that the server could not accept.
 const PAUSE: Duration = Duration::from_millis(200);
-/// The same of one to which it takes exception.
+/// Delay after one that it rejected.
 const LONG_PAUSE: Duration = Duration::from_secs(2);
 
-/// A status that the server has refused so often is not to be had: one refusal may come of what it does not know yet, as that the
-/// Pod is this node's.
+/// After this many rejections the status is given up; a single one may be due to a lagging server, for example about the Pod's
+/// assignment to this node.
 const REFUSALS: u32 = 5;
 
-/// How long the steps of a Pod's making wait for the next one.
+/// How long a status is held while the Pod is being created.
 const MAKING: Duration = Duration::from_millis(100);
 
-/// Somebody else changes what was told: it is told again at once, then this much later, each time twice as much ..
+/// If others change the status, it is reported again at once, then after this delay, doubling each time ..
 const RIVALRY: Duration = Duration::from_millis(200);
-/// .. and so much at most. After as much time without one it begins anew.
+/// .. up to this. After as long without a change it starts over.
 const LONGEST_RIVALRY: Duration = Duration::from_secs(60);
 
-/// How the Pod stands when its status is to be told.
+/// The Pod's situation when reporting its status.
 pub struct Standing {
-    /// Nothing is left of the Pod, so its object may go.
+    /// Nothing of the Pod is left, so its object may be deleted.
     pub removed: bool,
-    /// Its source does not know it any more.
+    /// It is gone from its source.
     pub gone: bool,
     pub now: Timestamp,
 }
 
-/// A status that the server took.
+/// A status that the server accepted.
 #[derive(Clone, Debug)]
 struct AcceptedStatus {
     status: Value,
@@ -54,7 +54,7 @@ struct AcceptedStatus {
 }
 
 impl AcceptedStatus {
-    /// When it may be told again.
+    /// When it may be reported again.
     fn due(&self) -> Timestamp {
         let pause = match self.rivals {
             0 => Duration::ZERO,
@@ -64,33 +64,33 @@ impl AcceptedStatus {
     }
 }
 
-/// A write that has not come to its end.
+/// A write in progress.
 #[derive(Clone, Debug)]
 struct Writing {
     target: Arc<Pod>,
     status: Value,
-    /// Why the server did not take it: what it has instead is being read.
+    /// Why the server did not accept it: its version is being read.
     refused: Option<Status>,
 }
 
-/// What of one Pod has been told, and what is being told.
+/// What has been, and is being, reported of a Pod.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// The status that the server has, as far as known.
+    /// The status on the server, as far as known.
     told: Value,
     writing: Option<Writing>,
-    /// Until when a step of the Pod's making waits, or what somebody else has changed.
+    /// Until when a status is held during creation, or after a change by others.
     held: Option<Timestamp>,
-    /// Until when nothing is told, because the last write has failed.
+    /// Until when nothing is reported because the last write failed.
     paused: Option<Timestamp>,
-    /// The last status that the server took, when, and how often in a row it was told again because somebody had changed it.
+    /// The last accepted status, when, and how many times in a row it was repeated because of changes by others.
     taken: Option<AcceptedStatus>,
     flapping: Flapping,
-    /// So many times in a row the server took exception to the status.
+    /// How many times in a row the server rejected the status.
     refusals: u32,
     deleting: bool,
     deleted: bool,
-    /// For a static Pod: the object that shows it.
+    /// For a static Pod: its mirror object.
     mirror: Option<Arc<Pod>>,
 }
 
@@ -114,10 +114,10 @@ impl Report {
         self.deleted
     }
 
-    /// The object that shows a static Pod has been seen: what it holds is what has been told. A new one has been told nothing.
+    /// A mirror object was seen: its contents count as reported. For a new one nothing has been reported.
     pub fn shown_by(&mut self, mirror: Arc<Pod>) {
         match self.mirror.as_ref().filter(|old| old.metadata.uid == mirror.metadata.uid) {
-            // Our own write, or what was before it.
+            // Our own write, or an older version.
             Some(old) if revision(&mirror) <= revision(old) => return,
             Some(old) if mirror.status == old.status || self.writing.is_some() => {}
             _ => self.told = as_value(&mirror.status),
@@ -125,19 +125,19 @@ impl Report {
         self.mirror = Some(mirror);
     }
 
-    /// The server's object has been seen: what it holds is what has been told.
+    /// The server's object was seen: its contents count as reported.
     pub fn saw(&mut self, status: &Option<PodStatus>) {
         if self.writing.is_none() {
             self.told = as_value(status);
         }
     }
 
-    /// Until when a status waits to be told: `next` is to be asked again then.
+    /// Until when a status is held: call `next` again then.
     pub fn held_until(&self) -> Option<Timestamp> {
         self.held
     }
 
-    /// The next thing to tell, if any.
+    /// The next report, if any.
     pub fn next(
         &mut self,
         pod: &Arc<Pod>,
@@ -155,14 +155,14 @@ impl Report {
             return None;
         }
         if is_static {
-            // What others have noted with its mirror.
+            // Conditions that others set on its mirror.
             let noted = target.status.as_ref().and_then(|shown| shown.conditions.as_deref()).unwrap_or_default();
             conditions::adopt(status.conditions.get_or_insert_default(), noted);
         }
         let making = is_being_made(pod, &status);
         let mut status = as_value(&Some(status));
         let over = removed && target.metadata.deletion_timestamp.is_some() && !is_static;
-        // A Pod whose status is not taken must not stay for ever.
+        // A Pod whose status is rejected must not stay forever.
         let refused = self.refusals >= REFUSALS;
         if status == self.told || over && refused {
             self.deleting = over;
@@ -183,7 +183,7 @@ impl Report {
         let rivals = self.rivals(&status, now).map_or(0, |rivals| rivals.saturating_add(1));
         self.taken = Some(AcceptedStatus { status: timeless(&status), at: now, rivals });
         self.writing = Some(Writing { target: target.clone(), status: status.clone(), refused: None });
-        // What somebody else has added goes.
+        // Fields added by others are removed.
         for (field, _) in self.told.as_object().into_iter().flatten() {
             if status.get(field).is_none() {
                 status[field] = Value::Null;
@@ -192,19 +192,19 @@ impl Report {
         Some(Work::WriteStatus { target, status })
     }
 
-    /// How often in a row this very status was told again, if it is the one that was told last.
+    /// How many times in a row this status was repeated, if it was the last one reported.
     fn rivals(&self, status: &Value, now: Timestamp) -> Option<u32> {
         let taken = self.taken.as_ref().filter(|taken| now < later(taken.at, 2 * LONGEST_RIVALRY))?;
         (taken.status == timeless(status)).then_some(taken.rivals)
     }
 
-    /// Until when a status waits that somebody else has changed.
+    /// Until when a status changed by others is held.
     fn contested(&self, status: &Value, now: Timestamp) -> Option<Timestamp> {
         self.rivals(status, now)?;
         pause(self.taken.as_ref().map(AcceptedStatus::due), LONGEST_RIVALRY, now)
     }
 
-    /// A write has ended. If the server has another version, or takes exception, that is to be read first.
+    /// A write ended. If the server has another version or rejects it, its object is read first.
     pub fn written(&mut self, result: Result<Pod, Status>, wanted: &mut Wanted, now: Timestamp) -> Option<Work> {
         if let (Err(status), Some(writing)) = (&result, &mut self.writing)
             && (status.is_conflict() || status.code == 422)
@@ -216,7 +216,7 @@ impl Report {
         None
     }
 
-    /// What the server has where it did not take a write.
+    /// The server's object after a write it did not accept.
     pub fn read(&mut self, result: Result<Pod, Status>, wanted: &mut Wanted, now: Timestamp) {
         let Some(Writing { target, refused: Some(why), .. }) = &self.writing else { return };
         let result = match result {
@@ -233,30 +233,30 @@ impl Report {
         self.wrote(result, wanted, now);
     }
 
-    /// A write has come to its end. `wanted` takes the newer object, or that there is none any more.
+    /// A write completed. `wanted` gets the newer object, or that it is gone.
     fn wrote(&mut self, result: Result<Pod, Status>, wanted: &mut Wanted, now: Timestamp) {
         let wrote = self.writing.take().map(|writing| writing.status);
         let pod = &mut wanted.pod;
-        // Somebody else was faster: what was to be told was not taken.
+        // Another writer was faster: the status was not accepted.
         if shares_conditions(pod) && result.as_ref().is_ok_and(|new| Some(as_value(&new.status)) != wrote) {
             self.taken = None;
         }
         self.refusals = if result.as_ref().is_err_and(refuses) { self.refusals.saturating_add(1) } else { 0 };
         match result {
-            // Meanwhile another object may have taken its place.
+            // Another object may have replaced it meanwhile.
             Ok(new) if pod.is_static() && self.mirror.as_ref().is_some_and(|m| m.metadata.uid != new.metadata.uid) => {}
-            // Or somebody else has written it, and the watch was faster.
+            // Or another client has written it, and the watch was faster.
             Ok(new) if pod.is_static() && self.mirror.as_ref().is_some_and(|m| revision(m) > revision(&new)) => {
                 self.told = as_value(&self.mirror.as_ref().and_then(|mirror| mirror.status.clone()));
                 Arc::make_mut(pod).status = new.status;
             }
             Ok(new) if pod.is_static() => {
                 self.told = wrote.unwrap_or_default();
-                // Times of transition are kept where the next status looks for them.
+                // Transition times are kept where the next status looks for them.
                 Arc::make_mut(pod).status = new.status.clone();
                 self.mirror = Some(Arc::new(new));
             }
-            // Its spec has changed: that is news of its own, which comes with what the node has decided about it.
+            // Its spec has changed: that arrives as an event of its own, with the node's decision about it.
             Ok(new) if new.metadata.generation != pod.metadata.generation && revision(&new) > revision(pod) => {
                 self.told = as_value(&new.status);
             }
@@ -270,7 +270,7 @@ impl Report {
             }
             Err(status) => {
                 self.paused = Some(later(now, if refuses(&status) { LONG_PAUSE } else { PAUSE }));
-                // What the watch has brought meanwhile.
+                // What the watch has delivered meanwhile.
                 let shown = if pod.is_static() { self.mirror.as_ref() } else { Some(&*pod) };
                 self.told = as_value(&shown.and_then(|shown| shown.status.clone()));
                 self.taken = None;
@@ -290,7 +290,7 @@ impl Report {
     }
 }
 
-/// Whether nothing is known yet but that the Pod comes: no container has run, and none waits for a reason of its own.
+/// Whether the Pod is only being created: no container has run, and none waits for a reason of its own.
 fn is_being_made(pod: &Pod, status: &PodStatus) -> bool {
     let lists = [&status.init_container_statuses, &status.container_statuses, &status.ephemeral_container_statuses];
     let coming = ["ContainerCreating", "PodInitializing"];
@@ -304,12 +304,12 @@ fn is_being_made(pod: &Pod, status: &PodStatus) -> bool {
         })
 }
 
-/// The status as the server would give it back: times in whole seconds, empty fields left out.
+/// The status as the server would return it: times in whole seconds, empty fields left out.
 fn as_value(status: &Option<PodStatus>) -> Value {
     serde_json::to_value(status).unwrap_or_default()
 }
 
-/// A status without the times of its conditions: they are others each time that one has turned.
+/// A status without the times of its conditions, which change with each transition.
 fn timeless(status: &Value) -> Value {
     let mut status = status.clone();
     for condition in status["conditions"].as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
@@ -318,12 +318,12 @@ fn timeless(status: &Value) -> Value {
     status
 }
 
-/// Whether the server takes exception to what is written, rather than being unable to take it.
+/// Whether the server rejects the content, rather than being unable to accept writes.
 fn refuses(status: &Status) -> bool {
     matches!(status.code, 400 | 403 | 422)
 }
 
-/// Whether others are to write conditions too.
+/// Whether others may set conditions too.
 pub fn shares_conditions(pod: &Pod) -> bool {
     pod.spec().readiness_gates.as_ref().is_some_and(|gates| !gates.is_empty())
 }

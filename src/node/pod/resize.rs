@@ -1,4 +1,4 @@
-//! The node's decisions about a Pod's resources, brought to its containers.
+//! Applies the node's decisions about a Pod's resources to its containers.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::{
 };
 
 impl Turn<'_> {
-    /// The node has decided: what is allocated becomes the Pod's spec, and is brought to its cgroups.
+    /// The node has decided: the allocation becomes the Pod's spec and is applied to its cgroups.
     pub(super) fn allot(&mut self, allotment: Allotment) {
         let Allotment { allocated, pending, generation } = allotment;
         if pending != self.state.observed.resize.pending {
@@ -79,10 +79,10 @@ impl Turn<'_> {
         }
         let Some(progress) = &mut seen.resize.progress else { return };
         if progress.step != Step::Doing {
-            // Meanwhile something else was allocated.
+            // Something else was allocated meanwhile.
             return;
         }
-        // Who was not there to be told has ended, and the event of it is on its way.
+        // A container that no longer existed has exited, and its event is on its way.
         let missed = |part: &ContainerRef<'_>| seen.containers.get(part.name()).is_some_and(|c| is_behind(part, c));
         match result {
             Ok(()) if pod.parts().iter().any(missed) => progress.step = Step::failed(tries, now),
@@ -90,7 +90,7 @@ impl Turn<'_> {
             Err(error) => {
                 progress.step = Step::failed(tries, now);
                 let (generation, why) = (progress.generation, error.to_string());
-                // What is told already is not told again.
+                // A known error is not reported again.
                 if progress.error.as_ref() != Some(&why) {
                     progress.error = Some(why.clone());
                     self.warning(None, "ResizeError", resize::message("error", &pod, generation, Some(&why)));
@@ -99,7 +99,7 @@ impl Turn<'_> {
         }
     }
 
-    /// All that was allocated has come to the containers.
+    /// The containers have their whole allocation.
     pub(super) fn resize_completed(&mut self) {
         let Some(progress) = self.state.observed.resize.progress.take() else { return };
         let message = resize::message("completed", self.pod(), progress.generation, None);

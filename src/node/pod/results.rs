@@ -1,4 +1,4 @@
-//! The ends of what was begun for a Pod.
+//! The results of a Pod's operations.
 
 use super::{
     Turn,
@@ -65,7 +65,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Each volume that cannot be had has an event of its own.
+    /// Each volume that failed gets an event of its own.
     fn failed_mounts(&mut self, failed: impl IntoIterator<Item = ActionError>) {
         for trouble in failed {
             self.warning(None, trouble.reason.as_str(), trouble.message);

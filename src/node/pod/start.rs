@@ -1,4 +1,4 @@
-//! The start of a container: what is ordered, and what is known after it.
+//! The start of a container: its parameters and its result.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ use crate::{
     spec::PodExt,
 };
 
-/// How long to wait after a container could not be created.
+/// The delay after a container could not be created.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// What to tell the executor for the next start of a container.
+/// The parameters for the next start of a container.
 ///
 /// # Errors
 ///
-/// The container whose processes it is to see is not there yet.
+/// The container whose processes it should see is not there yet.
 pub fn order(pod: &Pod, seen: &Observed, container: &str) -> Result<StartOrder, ActionError> {
     let target = match pod.part(container).and_then(|part| part.target.map(str::to_owned)) {
         Some(target) => Some(started(seen, target)?),
@@ -42,7 +42,7 @@ pub fn order(pod: &Pod, seen: &Observed, container: &str) -> Result<StartOrder, 
     })
 }
 
-/// A container that has been started in the present sandbox, with its restart count.
+/// A container started in the current sandbox, with its restart count.
 fn started(seen: &Observed, name: String) -> Result<(String, u32), ActionError> {
     let attempt = seen.container(&name).attempt.as_ref().filter(|a| a.current && !a.id.is_empty());
     match attempt.map(|a| a.restart) {
@@ -54,7 +54,7 @@ fn started(seen: &Observed, name: String) -> Result<(String, u32), ActionError> 
     }
 }
 
-/// The container runs: its attempt is the newest now. What lies two attempts back is to be forgotten.
+/// The container runs: this attempt is the newest now. The one two attempts back is to be removed.
 pub fn succeeded(seen: &mut Observed, container: &str, restart: u32, id: String, at: Timestamp) -> Option<Attempt> {
     let known = seen.container_mut(container);
     known.waiting = None;
@@ -68,7 +68,7 @@ pub fn succeeded(seen: &mut Observed, container: &str, restart: u32, id: String,
     std::mem::replace(&mut known.last, before).filter(|old| old.current)
 }
 
-/// The container does not run. If it got as far as to be executed, that counts as an attempt.
+/// The container does not run. If it reached execution, that counts as an attempt.
 pub fn failed(seen: &mut Observed, container: &str, restart: u32, trouble: &ActionError, now: Timestamp) {
     let known = seen.container_mut(container);
     if known.busy == Busy::Starting {
@@ -77,7 +77,7 @@ pub fn failed(seen: &mut Observed, container: &str, restart: u32, trouble: &Acti
     let mut waiting = trouble.failure();
     if trouble.reason == Reason::StartError {
         waiting = Failure { reason: "RunContainerError".into(), ..waiting };
-        // The new start has been had: from here its end and the back-off count.
+        // The restart is done: from here its exit and the back-off count.
         known.renewing = false;
         let mut new = attempt(String::new(), restart, &known.image, None);
         let message = Some(trouble.message.clone());
@@ -86,14 +86,14 @@ pub fn failed(seen: &mut Observed, container: &str, restart: u32, trouble: &Acti
     } else {
         known.retry_at = Some(later(now, RETRY));
         if trouble.reason == Reason::CreateContainerError {
-            // The image may be what has gone: the next try looks for it again, as upstream's.
+            // The image may be what is missing: the next try looks it up again, as upstream.
             known.image = Image::Unknown;
         }
     }
     known.waiting = Some(waiting);
 }
 
-/// A fresh attempt, before anything is known of it.
+/// A new attempt without any results.
 fn attempt(id: String, restart: u32, image: &Image, started_at: Option<Timestamp>) -> Attempt {
     let (image, image_id) = match image {
         Image::Ready { name, id } => (name.clone(), id.clone()),

@@ -1,4 +1,4 @@
-//! All that is known of one Pod and meant with it.
+//! Everything known about and intended for one Pod.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,38 +25,38 @@ use crate::{
     status::Host,
 };
 
-/// What [`next`](super::next) goes on from.
+/// The state that [`next`](super::next) advances.
 #[derive(Clone, Debug)]
 pub struct PodState {
     pub wanted: Wanted,
     pub intent: Intent,
     pub observed: Observed,
-    /// What of its status the server has been told.
+    /// What has been reported of its status.
     pub report: Report,
     pub(super) retries: Retries,
-    /// What of the node is in its status.
+    /// The node's part of its status.
     pub(super) host: Host,
-    /// How long its start takes, for the metrics.
+    /// Startup durations, for the metrics.
     pub(super) startup: Startup,
-    /// Its start is told as a trace.
+    /// Whether its startup is traced.
     pub(super) traced: bool,
-    /// Ends of attempts whose start has not been told yet, by their ids.
+    /// Exits of attempts whose start has not been reported yet, by id.
     pub(super) early: BTreeMap<String, Exit>,
 }
 
-/// How often what has failed is being tried, and what it waits for between.
+/// Failure counts and back-offs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Retries {
     pub removal: u32,
     pub release: u32,
     pub stop: u32,
     pub resize: u32,
-    /// By the images' names.
+    /// By image name.
     pub pulls: BTreeMap<String, Backoff>,
 }
 
 impl PodState {
-    /// A Pod as it is when its worker begins.
+    /// A Pod when its worker starts.
     pub fn new(
         wish: Arc<Pod>,
         allotment: &Allotment,
@@ -87,23 +87,23 @@ impl PodState {
             && self.observed.volumes == PodVolumes::Absent
     }
 
-    /// Nothing is left of it, here and at the server: its worker may end.
+    /// Nothing of it remains, here or on the server: its worker may end.
     pub fn is_over(&self) -> bool {
         self.observed.removal == Step::Done && (self.report.is_deleted() || self.wanted.gone)
     }
 
-    /// When it is to be gone; `None`: it stays, or is gone.
+    /// When it should be gone; `None`: it stays, or is gone.
     pub fn leaves(&self) -> Option<Timestamp> {
         let stop = self.intent.stop().filter(|stop| stop.remove && self.observed.removal != Step::Done);
         stop.map(|stop| stop.deadline)
     }
 
-    /// Whether this agent begins with it, rather than finding something of it.
+    /// Whether this agent starts it, rather than recovers it.
     pub(super) fn is_new(&self) -> bool {
         self.observed.sandbox.state == SandboxState::None
     }
 
-    /// The containers whose image is being pulled.
+    /// The containers whose images are being pulled.
     pub(super) fn pulling(&self) -> BTreeSet<String> {
         let pulling = self.observed.containers.iter().filter(|(_, known)| known.busy == super::Busy::Pulling);
         pulling.map(|(name, _)| name.clone()).collect()

@@ -1,17 +1,17 @@
-//! A step with a Pod, which may fail and be tried again.
+//! A step that may fail and be retried.
 
 use jiff::Timestamp;
 
 use crate::backoff::{LONGEST_STEP, pause, retry_step};
 
-/// Something that is done once and may fail and be tried again.
+/// Something done once, with retries.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Step {
     #[default]
     Undone,
     Doing,
     Done,
-    /// Failed; worth another try at `retry_at`.
+    /// Failed; retried at `retry_at`.
     Failed {
         tries: u32,
         retry_at: Timestamp,
@@ -29,7 +29,7 @@ impl Step {
     pub fn failed(tries: u32, now: Timestamp) -> Step {
         Step::Failed { tries: tries + 1, retry_at: retry_step(tries, now) }
     }
-    /// Until when what has failed waits; `None`: it is due, or has not failed.
+    /// Until when the retry waits; `None`: it is due, or has not failed.
     pub fn waits(&self, now: Timestamp) -> Option<Timestamp> {
         match self {
             Step::Failed { retry_at, .. } => pause(Some(*retry_at), LONGEST_STEP, now),

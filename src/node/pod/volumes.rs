@@ -1,4 +1,4 @@
-//! The volumes of a Pod, each with a state of its own: one that cannot be had is tried again alone. Many of them share a pace.
+//! The volumes of a Pod, each with its own state and retries. If many fail, their retries are rate-limited together.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -6,44 +6,44 @@ use jiff::Timestamp;
 
 use crate::backoff::{LONGEST_STEP, later, pause, retry_step};
 
-/// So many volumes of a Pod that fail are tried again each when it is due; more of them share a pace.
+/// Up to this many failing volumes of a Pod are retried independently; more are rate-limited together.
 const FEW: usize = 4;
-/// The pause of a Pod after it has tried a volume again that had failed once; it doubles with each failure.
+/// The Pod's pause after retrying a volume that had failed once; doubles with each failure.
 const PACE: Duration = Duration::from_millis(250);
 /// The longest such pause.
 const LONGEST_PACE: Duration = Duration::from_secs(4);
 
-/// How far all volumes of a Pod are.
+/// The progress of all volumes of a Pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum PodVolumes {
-    /// None has been made, or all are unmounted.
+    /// None is set up, or all are unmounted.
     #[default]
     Absent,
     Present(VolumeStates),
-    /// All of them at once: they share the Pod's folder and its tmpfs.
+    /// All at once: they share the Pod's folder and its tmpfs.
     Unmounting,
 }
 
-/// How far each volume is.
+/// The progress of each volume.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct VolumeStates {
-    /// By their names in the Pod. One that is not here is pending.
+    /// By name. One that is missing here is pending.
     by_name: BTreeMap<String, VolumeState>,
-    /// Before then none of many that have failed is tried again, however many are due: a Pod has room for a thousand.
+    /// If many have failed, none is retried before this time, however many are due: a Pod may have a thousand.
     next_try: Option<Timestamp>,
 }
 
-/// How far one volume is.
+/// The progress of one volume.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum VolumeState {
     #[default]
     Pending,
-    /// `failures`: how often that has failed in a row.
+    /// `failures`: consecutive failures so far.
     Mounting {
         failures: u32,
     },
     Mounted,
-    /// Worth another try at `retry_at`.
+    /// Retried at `retry_at`.
     Failed {
         failures: u32,
         retry_at: Timestamp,
@@ -51,7 +51,7 @@ pub enum VolumeState {
 }
 
 impl VolumeState {
-    /// Until when what has failed waits; `None`: it is due, or has not failed.
+    /// Until when the retry waits; `None`: it is due, or has not failed.
     pub fn waits(&self, now: Timestamp) -> Option<Timestamp> {
         match self {
             VolumeState::Failed { retry_at, .. } => pause(Some(*retry_at), LONGEST_STEP, now),
@@ -80,12 +80,12 @@ impl PodVolumes {
         *self.get(name) == VolumeState::Mounted
     }
 
-    /// Whether so many fail that they are tried again one at a time.
+    /// Whether so many fail that they are retried one at a time.
     pub fn is_paced(&self) -> bool {
         self.known().filter(|(_, state)| state.failures() > 0).count() > FEW
     }
 
-    /// Until when all wait that are paced, whatever they wait for themselves; `None`: one may be tried.
+    /// Until when rate-limited volumes wait; `None`: one may be retried.
     pub fn rests(&self, now: Timestamp) -> Option<Timestamp> {
         match self {
             PodVolumes::Present(states) => pause(states.next_try, LONGEST_PACE, now),
@@ -93,7 +93,7 @@ impl PodVolumes {
         }
     }
 
-    /// The names of those that are mounted.
+    /// The names of the mounted ones.
     pub fn mounted(&self) -> Vec<String> {
         let mounted = self.known().filter(|(_, state)| **state == VolumeState::Mounted);
         mounted.map(|(name, _)| name.to_owned()).collect()
@@ -104,12 +104,12 @@ impl PodVolumes {
         self.known().filter(|(_, state)| matches!(state, VolumeState::Mounting { .. })).count()
     }
 
-    /// Whether something is being done with any of them.
+    /// Whether any operation is in progress.
     pub fn is_busy(&self) -> bool {
         *self == PodVolumes::Unmounting || self.mounting() > 0
     }
 
-    /// Something of the Pod is there from now on, and is to be taken away.
+    /// The Pod has something to release from now on.
     pub(super) fn hold(&mut self) {
         if *self == PodVolumes::Absent {
             *self = PodVolumes::Present(VolumeStates::default());
@@ -125,7 +125,7 @@ impl PodVolumes {
         }
     }
 
-    /// The mounting of one has come to its end. What could be had at last is a reason to try the others.
+    /// A mount attempt ended. A success after failures is a reason to retry the others.
     pub(super) fn ended(&mut self, name: &str, succeeded: bool, now: Timestamp) {
         let failures = self.get(name).failures();
         let failed =
@@ -136,12 +136,12 @@ impl PodVolumes {
         }
     }
 
-    /// What they are made of has changed: those that have failed are due.
+    /// Their sources have changed: failed ones are due.
     pub(super) fn retry(&mut self, now: Timestamp) {
         let PodVolumes::Present(states) = self else { return };
         for state in states.by_name.values_mut() {
             if let VolumeState::Failed { retry_at, .. } = state {
-                // Who is due already stays before the others.
+                // Those due already keep their place before the others.
                 *retry_at = now.min(*retry_at);
             }
         }

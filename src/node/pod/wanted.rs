@@ -1,4 +1,4 @@
-//! What the Pod's sources say of it: the API, or the folder of static manifests.
+//! The Pod's desired state from its source: the API, or the folder of static manifests.
 
 use std::sync::Arc;
 
@@ -8,11 +8,11 @@ use crate::resize::allocation::Allocation;
 
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    /// With the resources that are allocated to it.
+    /// With the allocated resources.
     pub pod: Arc<Pod>,
-    /// With those that it wishes.
+    /// With the requested resources.
     pub wish: Arc<Pod>,
     pub allocated: Allocation,
-    /// Its source does not know it any more.
+    /// It is gone from its source.
     pub gone: bool,
 }

@@ -1,4 +1,4 @@
-//! What shall become of a Pod: its beginning, what its sources want, its end, what the node lacks.
+//! Handles changes of a Pod's desired state: its start, deletion, eviction, and unsupported requests.
 
 use std::sync::Arc;
 
@@ -20,12 +20,12 @@ use crate::{
     volumes::kinds::shows_pod,
 };
 
-/// What an evicted Pod gets between SIGTERM and SIGKILL, seconds: upstream's `immediateEvictionGracePeriodSeconds`.
+/// The grace period of an evicted Pod in seconds: upstream's `immediateEvictionGracePeriodSeconds`.
 const EVICTION_GRACE: i64 = 1;
 
-/// What a Pod gets that the API has no more, seconds: it was deleted by force, and has "a small grace period before being force killed"
-/// (<https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-termination-forced>). The number in its manifest is its
-/// author's, and no quota counts the Pod any more.
+/// The grace period in seconds of a Pod that is gone from the API: it was force-deleted, and has "a small grace period before being
+/// force killed" (<https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-termination-forced>). The value in its
+/// manifest is chosen by its author, and no quota counts the Pod any more.
 const FORCED_GRACE: i64 = 2;
 
 impl Turn<'_> {
@@ -33,7 +33,7 @@ impl Turn<'_> {
         let told = self.pod().status.as_ref().and_then(|s| s.start_time.as_ref()).map(|at| at.0);
         let start = told.or(self.state.observed.start_time).unwrap_or(self.now);
         self.state.observed.start_time = Some(start);
-        // A start that is still to come was told before the clock was set back: what has passed since then nobody knows.
+        // A start time in the future was reported before the clock was set back: the elapsed time is unknown.
         self.state.observed.active_since = Some(start.min(self.now));
         self.apply_deletion();
         if self.state.intent.is_run() && self.state.is_new() {
@@ -48,14 +48,14 @@ impl Turn<'_> {
         }
     }
 
-    /// The time that the Pod has been active is the same as before.
+    /// Keeps the elapsed active time unchanged.
     pub(super) fn clock_set(&mut self, by: SignedDuration) {
         if let Some(since) = &mut self.state.observed.active_since {
             *since = since.checked_add(by).unwrap_or(self.now);
         }
     }
 
-    /// One Warning for all that the Pod asks and this node does not do.
+    /// One Warning for everything the Pod requests and this node does not support.
     fn warn(&mut self) {
         let fields = unsupported::fields(self.pod());
         if !fields.is_empty() {
@@ -80,7 +80,7 @@ impl Turn<'_> {
         self.apply_deletion();
     }
 
-    /// Takes the newest wish: deletion begins, or its grace is shortened.
+    /// Applies the latest desired state: deletion starts, or its grace period is shortened.
     pub(super) fn apply_deletion(&mut self) {
         let (pod, now) = (self.pod(), self.now);
         let deleted = pod.metadata.deletion_timestamp.is_some() || self.state.wanted.gone;
@@ -108,7 +108,7 @@ impl Turn<'_> {
         }
     }
 
-    /// An end takes no more than its grace from now, also where the clock was set back since it began.
+    /// Ending takes at most its grace period from now, even if the clock was set back since it began.
     pub(super) fn keep_to_grace(&mut self) {
         if let Intent::Stop(stop) = &mut self.state.intent {
             stop.deadline = stop.deadline.min(plan::after(self.now, stop.grace));
@@ -124,8 +124,8 @@ impl Turn<'_> {
         }
     }
 
-    /// Ends the Pod at once for what it has on disk, or for what the node lacks; one that ends already gets no more time, and one
-    /// whose containers have ended gives back its space by itself: it has succeeded, or failed for what it did.
+    /// Ends the Pod at once because of its disk usage or the node's pressure. One that is ending gets no more time; one whose
+    /// containers have exited frees its space by itself: it has succeeded, or failed for its own reasons.
     pub(super) fn evict(&mut self, Eviction { failure, disruption, .. }: Eviction) {
         let deadline = plan::after(self.now, EVICTION_GRACE);
         let seen = &self.state.observed;
@@ -136,12 +136,12 @@ impl Turn<'_> {
             Intent::Run => Stop { deadline, grace: EVICTION_GRACE, failure: None, remove: false, disruption: false },
         };
         self.warning(None, &failure.reason, failure.message.clone());
-        // One that failed before keeps its reason.
+        // A Pod that failed before keeps its reason.
         let disruption = stop.disruption || disruption && stop.failure.is_none();
         self.end(Stop { failure: stop.failure.or(Some(failure)), disruption, ..stop });
     }
 
-    /// Something that the Pod refers to has changed: what failed for want of it is due, what is mounted is refreshed.
+    /// An object the Pod refers to has changed: retries what failed for lack of it, refreshes mounted volumes.
     pub(super) fn resync(&mut self) {
         let now = self.now;
         let seen = &mut self.state.observed;
@@ -164,7 +164,7 @@ impl Turn<'_> {
     }
 }
 
-/// Whether two versions of a Pod have the same labels and annotations.
+/// Whether two versions of a Pod have equal labels and annotations.
 fn alike(old: &Pod, new: &Pod) -> bool {
     old.metadata.labels == new.metadata.labels && old.metadata.annotations == new.metadata.annotations
 }

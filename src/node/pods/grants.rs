@@ -1,4 +1,4 @@
-//! Which wishes for other resources a node grants to its Pods, and when.
+//! Which resize requests a node grants to its Pods, and when.
 
 use std::sync::Arc;
 
@@ -15,16 +15,14 @@ use crate::{
 };
 
 impl Pods {
-    /// The Pods that take something of this node beside one, with what is allocated to them. What is still there of a Pod that
-    /// was deleted without grace does not count: the scheduler has given its place away (upstream's `GetActivePods` knows it no
-    /// more either).
+    /// The other Pods that use resources of this node, with their allocations. Remains of a Pod deleted without grace do not count:
+    /// the scheduler has reassigned its place (upstream's `GetActivePods` drops it too).
     pub(super) fn others(&self, uid: &str) -> Vec<Arc<Pod>> {
         let others = self.workers.values().filter(|w| w.pod.uid() != uid && !w.gone && !w.pod.is_terminal());
         others.map(|w| w.allotment.allocated.overlay(w.pod.clone())).collect()
     }
 
-    /// Tells a worker its Pod as it is wanted now, and what of that it may have. Whether something else is allocated to it
-    /// than before.
+    /// Sends a worker its Pod's desired state and allotment. Returns whether the allocation changed.
     pub(super) fn grant(&mut self, uid: &str) -> bool {
         let Some(worker) = self.workers.get(uid) else { return false };
         let (pod, known) = (worker.pod.clone(), &worker.allotment);
@@ -46,7 +44,7 @@ impl Pods {
         granted
     }
 
-    /// Judges those wishes again that wait, in their order, as long as one of them makes room for others.
+    /// Judges pending requests again, in order, as long as one makes room for others.
     pub(super) fn grant_pending(&mut self) {
         loop {
             let deferred = |w: &&super::Handle| w.allotment.pending.as_ref().is_some_and(|p| p.reason == "Deferred");

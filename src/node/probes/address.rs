@@ -1,4 +1,4 @@
-//! Whom a probe or hook means.
+//! The target of a probe or hook.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -6,7 +6,7 @@ use k8s_openapi::{api::core::v1::Container, apimachinery::pkg::util::intstr::Int
 
 use super::error::ProbeError;
 
-/// The address that a probe or hook means: the host it names or the Pod's own, and a port by number or name.
+/// The address of a probe or hook: its explicit host or the Pod's address, and a port by number or name.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! One try of a probe: what it may still read of those that answer, and what it has cost.
+//! One attempt of a probe: its read limit and its CPU cost.
 
 use std::{
     future::poll_fn,
@@ -13,8 +13,8 @@ use std::{
 use podwright_api::bounded::Bound;
 use podwright_runtime::sys::own::thread_time;
 
-/// More is not read of what servers answer, with all that comes before it (interim answers, redirects, pings, a TLS handshake): a head
-/// is no longer, and of a body less is of interest.
+/// Limit for everything read of a server's response, including interim responses, redirects, pings, and the TLS handshake: no valid
+/// head is longer, and less of a body is used.
 const MAX_READ: usize = 256 << 10;
 
 pub struct Attempt {
@@ -33,7 +33,7 @@ impl Default for Attempt {
 pub struct Cost(Arc<AtomicU64>);
 
 impl Cost {
-    /// A task whose CPU time counts here.
+    /// Runs a task and counts its CPU time here.
     pub async fn of<F: Future>(self, task: F) -> F::Output {
         let mut task = pin!(task);
         poll_fn(|context| {

@@ -1,8 +1,8 @@
-//! Why a probe has no answer, in upstream's words.
+//! Why a probe got no response, in upstream's words.
 
 use std::{io, net::SocketAddr};
 
-/// Why nobody was asked, or has not answered; in upstream's words where it has any.
+/// Why no request was sent or no response received; in upstream's words where it has any.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
     #[error("couldn't find port: {0}")]
@@ -15,31 +15,31 @@ pub enum ProbeError {
     NoAddress,
     #[error("dial tcp {address}: connect: {why}", why = words(.source))]
     Dial { address: SocketAddr, source: io::Error },
-    /// No TLS came about.
+    /// The TLS handshake failed.
     #[error(transparent)]
     Tls(io::Error),
-    /// Headers of the manifest that make no request.
+    /// Headers in the manifest that are invalid.
     #[error(transparent)]
     Request(#[from] hyper::http::Error),
-    /// No HTTP came about.
+    /// The HTTP handshake failed.
     #[error(transparent)]
     Handshake(hyper::Error),
-    /// The connection has failed before there was an answer.
+    /// The connection failed before a response.
     #[error("{}", reason(.0))]
     Exchange(#[source] hyper::Error),
-    /// The answer is too long, or has broken off.
+    /// The response is too long, or was cut off.
     #[error(transparent)]
     Body(Box<dyn std::error::Error + Send + Sync>),
     #[error("this server does not implement the grpc health protocol")]
     Unimplemented,
-    /// The server gives this code of gRPC's.
+    /// The server returned this gRPC status code.
     #[error("rpc error: code = {code} {message}")]
     Rpc { code: String, message: String },
     #[error("the answer does not parse")]
     Malformed,
 }
 
-/// Why a connection has failed: what is behind "connection error".
+/// The cause behind "connection error".
 pub(super) fn reason(error: &hyper::Error) -> String {
     match std::error::Error::source(error).and_then(|source| source.downcast_ref()) {
         Some(source) => words(source),

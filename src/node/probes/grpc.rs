@@ -1,4 +1,4 @@
-//! gRPC probes: `grpc.health.v1.Health/Check`, whose two messages are small enough to be written by hand.
+//! gRPC probes: `grpc.health.v1.Health/Check`; its two messages are small enough to encode by hand.
 
 use std::{
     net::SocketAddr,
@@ -22,7 +22,7 @@ use super::{
 use crate::executor::Executor;
 use podwright_api::bounded::Bounded;
 
-/// Asks once.
+/// Sends one request.
 pub async fn probe(executor: &dyn Executor, address: SocketAddr, service: &str, attempt: &Attempt) -> Finding {
     let tcp = match executor.connect(address).await {
         Ok(tcp) => tcp,
@@ -34,7 +34,7 @@ pub async fn probe(executor: &dyn Executor, address: SocketAddr, service: &str, 
     over(tcp, address, service, attempt).await
 }
 
-/// Asks over a stream, of which nothing is left afterwards.
+/// Sends the request over a stream; leaves no task behind.
 async fn over<S>(stream: S, address: SocketAddr, service: &str, attempt: &Attempt) -> Finding
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -54,8 +54,8 @@ where
     }
 }
 
-/// Runs what a connection consists of. Whoever holds the tasks has all of them end with itself, however a probe ends: by itself
-/// a connection would wait for what it has still to say to a server that does not read.
+/// Runs a connection's tasks. Dropping the driver aborts them all, however a probe ends: otherwise a connection would wait to send
+/// to a server that does not read.
 #[derive(Clone)]
 struct Driver {
     tasks: Weak<Mutex<JoinSet<()>>>,
@@ -137,7 +137,7 @@ fn varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// The `status` (field 1, an enum) of a framed `HealthCheckResponse`; 0 if it is left out.
+/// The `status` (field 1, an enum) of a framed `HealthCheckResponse`; 0 if missing.
 pub fn status(frame: &[u8]) -> Option<u64> {
     let length = u32::from_be_bytes(frame.get(1..5)?.try_into().ok()?) as usize;
     let message = frame.get(5..5 + length)?;

@@ -1,4 +1,4 @@
-//! HTTP and HTTPS probes and hooks, from inside the node's network, with upstream's view of redirects.
+//! HTTP and HTTPS probes and hooks, from inside the node's network, with upstream's handling of redirects.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -23,11 +23,11 @@ use crate::executor::Executor;
 use podwright_api::bounded::Bounded;
 use podwright_client::Duplex;
 
-/// How much of an answer's body is read.
+/// How much of a response's body is read.
 const BODY: usize = 10 << 10;
 const REDIRECTS: usize = 10;
 
-/// What to ask whom.
+/// A request's target.
 #[derive(Clone, Debug)]
 pub struct Target {
     pub address: SocketAddr,
@@ -37,7 +37,7 @@ pub struct Target {
     pub headers: Vec<(String, String)>,
 }
 
-/// What came back.
+/// A response.
 #[derive(Clone, Debug, Default)]
 pub struct Answer {
     pub code: u16,
@@ -46,11 +46,11 @@ pub struct Answer {
 }
 
 impl Target {
-    /// What a probe or hook means.
+    /// The target of a probe or hook.
     ///
     /// # Errors
     ///
-    /// As of [`address`].
+    /// As [`address`].
     pub fn of(get: &HTTPGetAction, container: &Container, ips: &[IpAddr]) -> Result<Target, ProbeError> {
         let path = get.path.as_deref().filter(|p| !p.is_empty()).unwrap_or("/");
         let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
@@ -70,8 +70,8 @@ impl Target {
     }
 }
 
-/// One probe: follows redirects within the host; one to another host is a success with a warning, as upstream. All that it is led to
-/// together may say as much as one answer.
+/// One probe: follows redirects within the host; one to another host is a success with a warning, as upstream. All responses
+/// together share one read limit.
 pub async fn probe(
     executor: &dyn Executor,
     get: &HTTPGetAction,
@@ -100,7 +100,7 @@ pub async fn probe(
     Finding::Failure(format!("Get \"{}\": stopped after {REDIRECTS} redirects", target.url()))
 }
 
-/// Where a redirect leads; `None`: to another host.
+/// The target of a redirect; `None`: another host.
 pub fn redirect(from: &Target, location: &str) -> Option<Target> {
     let uri: Uri = location.parse().ok()?;
     let path = uri.path_and_query().map_or("/", |p| p.as_str()).to_owned();
@@ -114,11 +114,11 @@ pub fn redirect(from: &Target, location: &str) -> Option<Target> {
     (ip == from.address.ip()).then(|| Target { address: (ip, port).into(), tls, path, headers: from.headers.clone() })
 }
 
-/// One GET.
+/// Sends one GET.
 ///
 /// # Errors
 ///
-/// Nobody could be asked, or has answered; what has answered whatever else is no error.
+/// No request could be sent, or no response was received; any response is a success.
 pub async fn get(
     executor: &dyn Executor,
     target: &Target,
@@ -129,7 +129,7 @@ pub async fn get(
     exchange(executor.connect(target.address).await.map_err(dial)?, target, agent, attempt).await
 }
 
-/// Asks over a stream, of which nothing is left afterwards.
+/// Sends the request over a stream; leaves no task behind.
 async fn exchange<S: Duplex + 'static>(
     stream: S,
     target: &Target,
@@ -146,7 +146,7 @@ async fn exchange<S: Duplex + 'static>(
     };
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(ProbeError::Handshake)?;
-    // It ends with this call, however that ends: by itself it would wait for a server that does not read.
+    // Ends with this call in any case: otherwise it would wait for a server that does not read.
     let _connection = AbortOnDropHandle::new(tokio::spawn(attempt.cost.clone().of(connection)));
     ask(&mut sender, target, agent).await
 }
@@ -176,7 +176,7 @@ async fn ask(
     Ok(Answer { code, location, body })
 }
 
-/// TLS that believes any certificate: a probe asks whether somebody answers, not who.
+/// TLS that accepts any certificate: a probe checks whether a server responds, not its identity.
 fn unverified() -> TlsConnector {
     #[derive(Debug)]
     struct Anyone(Arc<rustls::crypto::CryptoProvider>);
@@ -212,7 +212,7 @@ fn unverified() -> TlsConnector {
         }
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    // The invariant: ring supports the default protocol versions.
+    // Invariant: ring supports the default protocol versions.
     let config = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
         .expect("ring speaks TLS 1.2 and 1.3")
@@ -244,7 +244,7 @@ mod tests {
         late.expect_err("nobody answers");
         let mut sent = Vec::new();
         let read = tokio::time::timeout(Duration::from_secs(10), server.read_to_end(&mut sent)).await;
-        // More would have come if it were still there.
+        // More would have arrived if the connection were still open.
         assert_eq!(read.expect("the connection is closed").unwrap(), 512);
     }
 
@@ -268,7 +268,7 @@ mod tests {
         }
     }
 
-    /// A server that leads to itself with long heads: one try reads no more for it.
+    /// A server that redirects to itself with long heads: one attempt reads no more because of it.
     #[tokio::test]
     async fn all_answers_of_one_try_together_have_the_bound_of_one() {
         let head = format!(

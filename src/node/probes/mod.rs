@@ -1,4 +1,4 @@
-//! Probes: one task per container and kind asks (`http`, `grpc`) when it is its turn (`pace`, `share`), counts what it finds
+//! Probes: one task per container and kind sends requests (`http`, `grpc`) in its turn (`pace`, `share`), counts results
 //! (`verdict`), and sends the verdict to the Pod's worker.
 
 pub mod address;
@@ -75,7 +75,7 @@ impl Probes {
         self.spawn(target, Kind::Readiness, inbox);
     }
 
-    /// The startup probe has succeeded: the others begin.
+    /// The startup probe has succeeded: starts the others.
     pub fn started(&mut self, container: &str) {
         if let Some((target, inbox)) = self.gated.remove(container) {
             self.start(target, true, inbox);
@@ -93,7 +93,7 @@ impl Probes {
         });
     }
 
-    /// A Pod that ends is no longer killed for failing, but still says whether it is ready.
+    /// A terminating Pod is no longer killed by probes, but still reports readiness.
     pub fn keep_readiness_only(&mut self) {
         let names: Vec<String> = self.tasks.keys().map(|(name, _)| name.clone()).collect();
         for name in names {
@@ -123,7 +123,7 @@ impl Probes {
     }
 }
 
-/// Probes until it is aborted, or until a verdict that ends the matter: a startup probe's, a liveness probe's bad one.
+/// Probes until aborted, or until a final verdict: any of a startup probe, a bad one of a liveness probe.
 async fn watch(target: Target, kind: Kind, probe: Probe, inbox: mpsc::UnboundedSender<PodEvent>) {
     let seconds =
         |n: Option<i32>, default: i32, least: i32| Duration::from_secs(n.unwrap_or(default).max(least) as u64);
@@ -139,7 +139,7 @@ async fn watch(target: Target, kind: Kind, probe: Probe, inbox: mpsc::UnboundedS
         let turn = turn(&target, kind, &probe, &mut patience).await;
         let attempt = turn.attempt();
         let finding = attempt.cost.clone().of(async {
-            // What it may take counts from here: nobody fails because others have their turns.
+            // The timeout starts here: waiting for a turn must not fail a probe.
             let begin = Instant::now();
             let finding = probe_once(&target, &probe, limit, &attempt).await;
             count(&target, kind, &finding, begin.elapsed());
@@ -164,7 +164,7 @@ async fn watch(target: Target, kind: Kind, probe: Probe, inbox: mpsc::UnboundedS
     }
 }
 
-/// A turn, of those that bound what the probe costs: the making of processes, or what connections are and say.
+/// A turn that limits the probe's cost: process creation, or network traffic and its processing.
 enum Turn {
     Command { _turn: pace::Turn },
     Asking(share::Turn),
@@ -179,7 +179,7 @@ impl Turn {
     }
 }
 
-/// Waits until the probe may be tried. Whoever looks after the Pod hears that its probes come late.
+/// Waits for a turn; the Pod's events report long delays.
 async fn turn(target: &Target, kind: Kind, probe: &Probe, patience: &mut Patience) -> Turn {
     let (begun, container) = (Instant::now(), target.container.name.as_str());
     let why = match probe.exec {

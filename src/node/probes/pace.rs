@@ -1,9 +1,9 @@
-//! How many commands of probes a node begins at once: each is a process that the node makes, and whoever has hundreds of Pods may ask
-//! for hundreds in a second.
+//! Limits how many probe commands a node starts at once: each one is a process, and hundreds of Pods may request hundreds per
+//! second.
 //!
-//! What is bounded is the work of making them. A command that hangs costs the node nothing more, and its container's limits bound it:
-//! so it gives up its place soon, however long its probe lets it take. But a namespace has so many of them at most, and waits itself
-//! until one ends.
+//! The limit covers process creation. A hanging command costs the node nothing more, and its container's limits bound it: so it
+//! gives up its place soon, whatever its timeout. But each namespace may have only a bounded number of them, and waits until one
+//! ends.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -13,15 +13,15 @@ use std::{
 
 use tokio::{sync::oneshot, time::Instant};
 
-/// So many commands run at once that do not hang; who comes first has the places that nobody else wants.
+/// Number of concurrent commands that do not hang; free places are first come, first served.
 pub const PLACES: usize = 32;
-/// What runs for longer hangs, as far as others are concerned: twice as long as a probe has unless its manifest says otherwise.
+/// A longer running command counts as hanging: twice the default timeout of a probe.
 const STUCK: Duration = Duration::from_secs(2);
-/// A namespace with so many commands, most of which hang then, begins no more: as many as a node usually has Pods.
+/// A namespace with this many commands, most of them hanging, starts no more: as many as a node usually has Pods.
 const HUNG: usize = 128;
-/// As often somebody who waits looks whether others are stuck, and says how long he has waited.
+/// How often a waiter checks whether others hang, and reports how long it has waited.
 const LOOK: Duration = Duration::from_secs(1);
-/// Who has waited for so long is told of it.
+/// The wait is reported after this long.
 const LONG: Duration = Duration::from_secs(10);
 
 /// Cheap to clone.
@@ -45,11 +45,11 @@ impl Drop for Turn {
 
 impl Pace {
     fn line(&self) -> MutexGuard<'_, Line<oneshot::Sender<Turn>>> {
-        // What a panic left behind is sound: each change is one call.
+        // The state is consistent even after a panic: each change is one call.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a turn of the namespace's, and says now and then for how long it has.
+    /// Waits for a turn of the namespace; regularly calls `waited` with the time so far.
     pub async fn take(&self, namespace: &str, mut waited: impl FnMut(Duration)) -> Turn {
         let begun = Instant::now();
         loop {
@@ -59,7 +59,7 @@ impl Pace {
                 self.give();
                 match tokio::time::timeout(LOOK, &mut receiver).await {
                     Ok(Ok(turn)) => return turn,
-                    // Nobody drops it without a turn in it; else it is asked for again.
+                    // It is not dropped without a turn in it; otherwise the request is repeated.
                     Ok(Err(_)) => break,
                     Err(_) => waited(begun.elapsed()),
                 }
@@ -70,7 +70,7 @@ impl Pace {
     fn give(&self) {
         let mut line = self.line();
         while let Some((number, waits)) = line.next(Instant::now()) {
-            // Whoever has gone meanwhile needs none. It is not to be dropped with `line` held.
+            // A waiter that left needs no turn. The turn must not be dropped while `line` is locked.
             if let Err(mut turn) = waits.send(Turn { pace: self.clone(), number: Some(number) }) {
                 turn.number = None;
                 line.end(number);
@@ -79,14 +79,14 @@ impl Pace {
     }
 }
 
-/// Whether somebody who waits is to hear of it: when it has become long, and each time when it has doubled.
+/// Whether a wait should be reported: when it becomes long, and each time it doubles.
 #[derive(Debug, Default)]
 pub struct Patience {
     told: Duration,
 }
 
 impl Patience {
-    /// Of one who has waited for so long, and still does. Pure.
+    /// Whether a wait that has lasted this long is reported. Pure.
     pub fn is_news(&mut self, waited: Duration) -> bool {
         let is_news = waited >= LONG && waited >= 2 * self.told;
         if is_news {
@@ -95,7 +95,7 @@ impl Patience {
         is_news
     }
 
-    /// It is over.
+    /// The wait is over.
     pub fn ends(&mut self, waited: Duration) {
         if waited < LONG {
             self.told = Duration::ZERO;
@@ -103,10 +103,10 @@ impl Patience {
     }
 }
 
-/// Who is next, as data.
+/// The waiting order, as data.
 struct Line<J> {
     owners: BTreeMap<String, Owner<J>>,
-    /// The turns that have not ended, by their numbers: whose they are, and when they began.
+    /// Turns in progress by number: their owners, and when they began.
     underway: BTreeMap<u64, (String, Instant)>,
     turns: u64,
 }
@@ -124,7 +124,7 @@ impl<J> Default for Line<J> {
 }
 
 impl<J> Line<J> {
-    /// Those of the owner's that have gone while they waited make room. Who comes anew, or again, is behind all who wait already.
+    /// Queues a job; waiting jobs of the owner that are gone are removed. New and repeated ones queue at the end.
     fn push(&mut self, owner: &str, job: J, is_gone: impl Fn(&J) -> bool) {
         let served = self.turns;
         let own = || Owner { waiting: VecDeque::new(), served };
@@ -133,7 +133,7 @@ impl<J> Line<J> {
         waiting.push_back(job);
     }
 
-    /// The next turn, if there is a place: of the owner who has had none for longest, what has waited longest.
+    /// The next turn, if there is a place: the oldest job of the owner whose last turn is longest ago.
     fn next(&mut self, now: Instant) -> Option<(u64, J)> {
         if self.underway.values().filter(|(_, begun)| now < *begun + STUCK).count() >= PLACES {
             return None;
@@ -150,7 +150,7 @@ impl<J> Line<J> {
         Some((self.turns, job))
     }
 
-    /// A turn has ended.
+    /// A turn ended.
     fn end(&mut self, number: u64) {
         let Some((owner, _)) = self.underway.remove(&number) else { return };
         let is_idle = self.owners.get(&owner).is_some_and(|own| own.waiting.is_empty());
@@ -196,7 +196,7 @@ mod tests {
             at += STUCK;
         }
         assert_eq!(line.underway.len(), HUNG, "no more of them begin");
-        // Others have all places, however many such namespaces there are.
+        // Others get all places, however many such namespaces there are.
         for owner in 0..10 {
             push(&mut line, &format!("hangs{owner}"), 1000);
         }
@@ -209,7 +209,7 @@ mod tests {
         let given = all(&mut line, at);
         assert_eq!(given.len(), PLACES);
         assert!(given.iter().all(|(number, _)| line.underway[number].0 == "fine"));
-        // One of them ends: its namespace begins one more, when there is a place.
+        // One of them ends: its namespace starts one more, when there is a place.
         let ends = *line.underway.keys().next().unwrap();
         given.iter().for_each(|(number, _)| line.end(*number));
         line.end(ends);
@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(given.iter().filter(|(number, _)| line.underway[number].0 == "hangs").count(), 1);
     }
 
-    /// As many come again each second as there are places: they do not go before who waits.
+    /// As many return each second as there are places: they do not overtake waiters.
     #[test]
     fn who_comes_again_and_again_keeps_nobody_waiting() {
         let (mut line, now) = (Line::default(), Instant::now());

@@ -1,8 +1,8 @@
-//! What probes that ask over the network may take of the node's CPUs. A try costs what it computes, whatever its server answers and
-//! leads it to; a namespace that has used more than its share waits until time has made up for it, and keeps nobody else waiting.
+//! Limits the CPU time of network probes. An attempt costs what it computes, whatever its server sends or redirects it to; a
+//! namespace that has exceeded its share waits until enough time has passed, without delaying others.
 //!
-//! What a try will cost is known when it is over, and many begin at once. So each keeps what it probably costs until then: as much as the
-//! namespace's cost lately. Of tries that cost little a namespace has many that wait for their answers, of dear ones few.
+//! An attempt's cost is known only when it is over, and many start at once. So each reserves its expected cost: the namespace's
+//! recent cost. So a namespace may have many cheap attempts waiting for responses, but few expensive ones.
 
 use std::{
     collections::HashMap,
@@ -19,21 +19,21 @@ use tokio::{
 
 use super::attempt::{Attempt, Cost};
 
-/// A namespace has so much of one CPU: hundreds of honest probes a second take less.
+/// A namespace's share of one CPU: hundreds of ordinary probes a second need less.
 const OF_NAMESPACE: f64 = 0.25;
-/// All together have so much of each CPU.
+/// The node's share of each CPU.
 const OF_NODE: f64 = 0.5;
-/// What is used within so much time may come at once: probes of many containers have the same second.
+/// The burst allowance: probes of many containers fall into the same second.
 const LEEWAY: Duration = Duration::from_secs(1);
-/// So many of a namespace's wait for answers: each may hold as much as is read of one.
+/// Maximum attempts of a namespace waiting for responses: each may hold a full read buffer.
 const UNDERWAY: usize = 256;
-/// What a try is expected to cost at least: so many that wait for answers keep less than the leeway.
+/// The minimum expected cost: with it, that many waiting attempts reserve less than the burst allowance.
 const LEAST: Duration = Duration::from_micros(500);
-/// A try that costs less than is expected lowers that by this part of the difference; one that costs more raises it at once.
+/// A cheaper attempt lowers the expectation by this fraction of the difference; a more expensive one raises it at once.
 const LOWERS: u32 = 16;
-/// What tries cost is remembered for so long after the last one was made up for.
+/// The expected cost is remembered this long after the account was last even.
 const REMEMBERED: Duration = Duration::from_secs(60);
-/// As often somebody who waits says how long he has waited.
+/// How often a waiter reports how long it has waited.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Cheap to clone.
@@ -45,18 +45,18 @@ struct Shares {
     namespaces: Mutex<HashMap<String, Arc<Lane>>>,
 }
 
-/// A turn; when this is dropped it ends, and is charged for.
+/// A turn; dropping it ends it and charges its cost.
 pub struct Turn {
     share: Share,
     lane: Arc<Lane>,
-    /// What is kept for it.
+    /// The reserved cost.
     expected: Duration,
     cost: Cost,
     _place: Option<OwnedSemaphorePermit>,
 }
 
 impl Turn {
-    /// The try that is charged for.
+    /// The attempt to charge.
     pub fn attempt(&self) -> Attempt {
         Attempt { cost: self.cost.clone(), ..Attempt::default() }
     }
@@ -79,7 +79,7 @@ impl Default for Share {
 }
 
 impl Share {
-    /// Waits for a turn of the namespace's, and says now and then for how long it has.
+    /// Waits for a turn of the namespace; regularly calls `waited` with the time so far.
     pub async fn take(&self, namespace: &str, mut waited: impl FnMut(Duration)) -> Turn {
         let begun = Instant::now();
         let mut enters = pin!(self.enter(namespace));
@@ -98,11 +98,11 @@ impl Share {
         let expected = {
             let _first_of_its_own = lane.gate.lock().await;
             lane.is_even().await;
-            // Here is one of each namespace at most: they take turns.
+            // At most one waiter per namespace gets here: they take turns.
             let _first_of_all = self.0.node.gate.lock().await;
             self.0.node.is_even().await;
             let expected = lane.account().reserve();
-            // What waits for answers keeps nobody else's waiting: for the node it counts as if it had been used by now.
+            // Waiting for a response must not delay others: the node's account is charged in advance.
             self.0.node.account().charge(expected, Instant::now());
             expected
         };
@@ -122,12 +122,12 @@ impl Share {
     }
 }
 
-/// Those who share an account.
+/// Users of one account.
 struct Lane {
     places: Arc<Semaphore>,
-    /// Who is next waits behind it until the account is even.
+    /// The next one waits behind it until the account is even.
     gate: Gate<()>,
-    /// Something that was kept has been settled.
+    /// A reservation was settled.
     settled: Notify,
     account: Mutex<Account>,
 }
@@ -140,7 +140,7 @@ impl Lane {
     }
 
     fn account(&self) -> MutexGuard<'_, Account> {
-        // What a panic left behind is sound: each change is one assignment.
+        // The state is consistent even after a panic: each change is a single assignment.
         self.account.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -155,14 +155,14 @@ impl Lane {
     }
 }
 
-/// What was used of a number of CPUs, as the time that makes up for it.
+/// CPU time used of a number of CPUs, as the time that compensates for it.
 struct Account {
     cpus: f64,
-    /// When all that was used would have been a fair part of the time.
+    /// When the used time will be within the share.
     even_at: Instant,
-    /// What tries that are under way are expected to use.
+    /// Expected cost of attempts in progress.
     reserved: Duration,
-    /// What one of them is.
+    /// Expected cost of one attempt.
     expected: Duration,
 }
 
@@ -171,7 +171,7 @@ impl Account {
         self.even_at = self.even_at.max(now) + cost.div_f64(self.cpus);
     }
 
-    /// What was charged for is known now.
+    /// Corrects an earlier charge to the actual cost.
     fn correct(&mut self, charged: Duration, cost: Duration, now: Instant) {
         match cost.checked_sub(charged) {
             Some(more) => self.charge(more, now),
@@ -179,13 +179,13 @@ impl Account {
         }
     }
 
-    /// Keeps what a try is expected to use.
+    /// Reserves an attempt's expected cost.
     fn reserve(&mut self) -> Duration {
         self.reserved += self.expected;
         self.expected
     }
 
-    /// A try is over, for which `expected` was kept.
+    /// An attempt ended for which `expected` was reserved.
     fn settle(&mut self, expected: Duration, cost: Duration, now: Instant) {
         self.reserved = self.reserved.saturating_sub(expected);
         self.charge(cost, now);
@@ -193,7 +193,7 @@ impl Account {
         self.expected = lowered.max(cost).max(LEAST);
     }
 
-    /// How long until more may be used, if nothing that is under way ends before.
+    /// How long until more may be used, if nothing in progress ends before.
     fn wait(&self, now: Instant) -> Duration {
         let used = self.even_at.saturating_duration_since(now);
         (used + self.reserved.div_f64(self.cpus)).saturating_sub(LEEWAY)
@@ -204,14 +204,14 @@ impl Account {
 mod tests {
     use super::*;
 
-    /// Tries of a namespace for so long, each of which computes for so long and waits for so long: how many there were.
+    /// Runs attempts of a namespace until `until`, each computing and waiting for these times; returns their number.
     async fn tries(share: &Share, namespace: &str, computes: Duration, waits: Duration, until: Instant) -> usize {
         let mut probes = tokio::task::JoinSet::new();
         for _ in 0..600 {
             let (share, namespace) = (share.clone(), namespace.to_owned());
             probes.spawn(async move {
                 let mut tries = 0;
-                // Each second, as a probe.
+                // Every second, like a probe.
                 let mut ticks = tokio::time::interval(Duration::from_secs(1));
                 ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
                 while Instant::now() < until {
@@ -240,13 +240,13 @@ mod tests {
         let turn = share.take("other", |_| ()).await;
         assert!(begun.elapsed() < Duration::from_millis(10), "{:?}", begun.elapsed());
         drop(turn);
-        // 36,000 would be asked for. The last ones wait for their turns.
+        // 36,000 would be requested. The last ones wait for their turns.
         let (tries, fair) = (costly.await.unwrap() as f64, 60.0 * OF_NAMESPACE / 0.002);
         assert!((fair..fair * 1.1 + 600.0).contains(&tries), "{tries} tries");
     }
 
-    /// All probes of a namespace come at once, and their servers answer at once: what that costs within a moment is bounded before any
-    /// of it is known, but for the first time.
+    /// All probes of a namespace start at once, and their servers respond at once: the cost of a burst is bounded before any of it
+    /// is known, except for the first time.
     #[tokio::test(start_paused = true)]
     async fn a_wave_of_tries_has_no_more_than_the_leeway_under_way() {
         let (share, dear) = (Share::default(), Duration::from_millis(10));
@@ -265,7 +265,7 @@ mod tests {
         }
         let most = (LEEWAY.as_secs_f64() * OF_NAMESPACE / dear.as_secs_f64()) as usize;
         assert!(waves.iter().all(|wave| (most..=most + 1).contains(wave)), "{waves:?}");
-        // What costs less from now on has more of them again, soon.
+        // Cheaper attempts allow more of them again, soon.
         for _ in 0..100 {
             share.take("costly", |_| ()).await.cost.add(Duration::from_micros(100));
         }
@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(turns.len(), UNDERWAY);
     }
 
-    /// Who waits because of what is under way goes on as soon as that has cost less.
+    /// A waiter blocked by reservations goes on as soon as one is settled for less.
     #[tokio::test(start_paused = true)]
     async fn what_is_settled_lets_the_next_one_go_on_at_once() {
         let share = Share::default();

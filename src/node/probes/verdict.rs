@@ -1,4 +1,4 @@
-//! What probes find, and what that comes to by their thresholds. Pure.
+//! Probe results, and verdicts by their thresholds. Pure.
 
 use k8s_openapi::api::core::v1::{Container, Probe};
 
@@ -26,23 +26,23 @@ impl Kind {
     }
 }
 
-/// What a probe has come to say, its thresholds counted in.
+/// The conclusion of a probe after applying its thresholds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Good,
     Bad,
 }
 
-/// What one try found.
+/// The result of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
     Success,
-    /// It works, but in a way that deserves a word (a redirect to another host).
+    /// A success with a warning (a redirect to another host).
     Warning(String),
     Failure(String),
 }
 
-/// The probe of this kind that a container has.
+/// The container's probe of this kind.
 pub fn spec(container: &Container, kind: Kind) -> Option<&Probe> {
     match kind {
         Kind::Startup => container.startup_probe.as_ref(),
@@ -51,7 +51,7 @@ pub fn spec(container: &Container, kind: Kind) -> Option<&Probe> {
     }
 }
 
-/// Counts findings in a row against the thresholds.
+/// Counts consecutive results against the thresholds.
 #[derive(Clone, Debug)]
 pub struct Counter {
     success_threshold: u32,
@@ -71,7 +71,7 @@ impl Counter {
         }
     }
 
-    /// The verdict after one more finding; `None` while a threshold is not reached.
+    /// The verdict after one more result; `None` while no threshold is reached.
     pub fn count(&mut self, finding: &Finding) -> Option<Verdict> {
         let now = if matches!(finding, Finding::Failure(_)) { Verdict::Bad } else { Verdict::Good };
         self.run = if self.last == Some(now) { self.run.saturating_add(1) } else { 1 };

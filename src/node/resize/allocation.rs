@@ -1,4 +1,4 @@
-//! What a node has given to a Pod's containers, and why that is less than they wish.
+//! The resources allocated to a Pod's containers, and why they are less than requested.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -9,10 +9,10 @@ use crate::{
     spec::{PodExt, Role},
 };
 
-/// The condition of a Pod whose wish waits.
+/// The condition of a Pod with a pending resize.
 pub const PENDING: &str = "PodResizePending";
 
-/// What cgroups and schedulers are told of a container. A limit of 0 is none, as upstream has it.
+/// The values that matter to cgroups and schedulers. A limit of 0 means none, as upstream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Needs {
     pub cpu_request: i64,
@@ -34,7 +34,7 @@ pub(super) fn needs(resources: Option<&ResourceRequirements>) -> Needs {
     }
 }
 
-/// Whether two say the same of CPU and memory, in whatever units.
+/// Whether two have equal CPU and memory, in whatever units.
 pub fn alike(a: Option<&ResourceRequirements>, b: Option<&ResourceRequirements>) -> bool {
     a == b || needs(a) == needs(b)
 }
@@ -43,28 +43,28 @@ pub(super) fn is_resizable(role: Role) -> bool {
     matches!(role, Role::Main | Role::Sidecar)
 }
 
-/// What a node has given to the containers of a Pod that can be resized, by their names.
+/// The resources allocated to a Pod's resizable containers, by name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Allocation(Arc<BTreeMap<String, Option<ResourceRequirements>>>);
 
 impl Allocation {
-    /// All that the Pod wishes.
+    /// Everything the Pod requests.
     pub fn of(pod: &Pod) -> Allocation {
         let parts = pod.parts();
         let resizable = parts.iter().filter(|p| is_resizable(p.role));
         Allocation(Arc::new(resizable.map(|p| (p.name().to_owned(), p.container.resources.clone())).collect()))
     }
 
-    /// What an earlier agent has told the server of a Pod that nothing else is known of any more; where it has told nothing, all
-    /// that the Pod wishes.
+    /// The allocation that an earlier agent reported to the server, if nothing else is known of the Pod; without a report,
+    /// everything it requests.
     ///
-    /// Of what is allocated the server knows the requests alone. Where those are what the Pod wishes, its whole wish was granted.
-    /// Where not, what its containers had last stands for all of it: limits belong to the requests that they came with.
+    /// The server only has allocated requests. If they equal the Pod's requests, the whole resize was granted. Otherwise the
+    /// containers' last resources are used as a whole: limits belong to the requests they came with.
     pub fn recalled(pod: &Pod) -> Allocation {
         let mut all = Allocation::of(pod);
         let status = pod.status.iter();
         let told = status.flat_map(|s| s.container_statuses.iter().chain(&s.init_container_statuses)).flatten();
-        // One that was given nothing has resources all the same.
+        // A container with an empty allocation still has resources.
         let is_told = |c: &&ContainerStatus| c.allocated_resources.is_some() || c.resources.is_some();
         let told: Vec<_> = told.filter(|c| is_told(c) && all.0.contains_key(&c.name)).collect();
         let granted = |c: &&ContainerStatus| {
@@ -76,7 +76,7 @@ impl Allocation {
             return all;
         }
         for ContainerStatus { name, allocated_resources, resources, .. } in told {
-            // What does not run has what is allocated to it, and one that tells nothing else has that too.
+            // A container that is not running has its allocation; so has one that reports nothing else.
             let had = resources.clone().unwrap_or_default();
             let requests = had.requests.or(allocated_resources.clone());
             if let Some(known) = Arc::make_mut(&mut all.0).get_mut(name) {
@@ -87,14 +87,14 @@ impl Allocation {
         all
     }
 
-    /// Whether it is all that the Pod wishes.
+    /// Whether it equals everything the Pod requests.
     pub fn satisfies(&self, pod: &Pod) -> bool {
         let alike = |c: &Container| self.0.get(&c.name).is_none_or(|given| alike(given.as_ref(), c.resources.as_ref()));
         let spec = pod.spec();
         spec.containers.iter().chain(spec.init_containers.iter().flatten()).all(alike)
     }
 
-    /// The Pod with what is allocated to it instead of what it wishes.
+    /// The Pod with its allocated resources instead of the requested ones.
     pub fn overlay(&self, mut pod: Arc<Pod>) -> Arc<Pod> {
         let differs = |c: &Container| self.0.get(&c.name).is_some_and(|given| *given != c.resources);
         let spec = pod.spec();
@@ -111,7 +111,7 @@ impl Allocation {
     }
 }
 
-/// Why a wish is not fulfilled.
+/// Why a request is not fulfilled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pending {
     /// `Deferred` or `Infeasible`.
@@ -121,7 +121,7 @@ pub struct Pending {
     pub generation: Option<i64>,
 }
 
-/// What a node has decided about a Pod's resources.
+/// A node's decision about a Pod's resources.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Allotment {
     pub allocated: Allocation,
@@ -140,7 +140,7 @@ pub(super) fn condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a PodCondition
     pod.status.as_ref()?.conditions.iter().flatten().find(|c| c.type_ == kind)
 }
 
-/// What the server has been told of a wish that waits.
+/// The reported state of a pending request.
 fn pending(pod: &Pod) -> Option<Pending> {
     condition(pod, PENDING).map(|c| Pending {
         reason: c.reason.clone().unwrap_or_default(),

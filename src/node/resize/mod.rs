@@ -1,8 +1,8 @@
 //! In-place resize (KEP-1287): what is allocated to a Pod (`allocation`), whether its wish fits, and how its cgroups come to it
 //! (`writes`). How far that has come (`progress`) is a part of the Pod's state. Pure.
 //!
-//! A wish (`spec`) that fits beside what is allocated to the node's other Pods is allocated to the Pod as a whole; what is
-//! allocated is what the worker takes for the Pod's spec, and brings to the cgroups of containers that run already.
+//! A request (`spec`) that fits beside the allocations of the node's other Pods is allocated as a whole; the worker uses the
+//! allocation as the Pod's spec, and applies it to the cgroups of running containers.
 
 pub(crate) mod allocation;
 pub(crate) mod progress;
@@ -25,14 +25,14 @@ use allocation::{alike, condition, is_resizable, needs};
 pub use progress::{Resize, ResizeProgress};
 pub use writes::{Change, Of, Write, overdrawn, writes, written};
 
-/// The condition of a Pod to whose cgroups something is being brought.
+/// The condition of a Pod whose cgroups are being changed.
 pub const IN_PROGRESS: &str = "PodResizeInProgress";
 
-/// Whether a Pod may have what it wishes beside `others`, as they are allocated. Upstream's `canResizePod`.
+/// Whether a Pod's request fits beside `others`, as they are allocated. Upstream's `canResizePod`.
 ///
 /// # Errors
 ///
-/// `Infeasible` for what it will never have here, `Deferred` for what others have now.
+/// `Infeasible` if it can never fit here, `Deferred` if others use the resources now.
 pub fn judge(pod: &Pod, others: &[Arc<Pod>], node: &Allocatable) -> Result<(), Pending> {
     let refuse = |reason: &str, message: String| {
         Err(Pending { reason: reason.to_owned(), message, generation: pod.metadata.generation })
@@ -54,7 +54,7 @@ pub fn judge(pod: &Pod, others: &[Arc<Pod>], node: &Allocatable) -> Result<(), P
     }
 }
 
-/// Whose wish is judged first: what does not grow, then by priority and class, then who waits longest.
+/// The order of requests: those that do not grow first, then by priority and class, then the longest waiting.
 pub fn precedence(pod: &Pod, allocated: &Pod) -> impl Ord + use<> {
     let grows = ["cpu", "memory"].iter().any(|r| qos::pod_request(pod, r) > qos::pod_request(allocated, r));
     let priority = pod.spec().priority.unwrap_or(0);
@@ -62,7 +62,7 @@ pub fn precedence(pod: &Pod, allocated: &Pod) -> impl Ord + use<> {
     (grows, Reverse(priority), qos::class(pod) != qos::Class::Guaranteed, since.unwrap_or(Timestamp::MAX))
 }
 
-/// How far a Pod was that an earlier agent ran: what was begun goes on.
+/// The resize progress of a Pod run by an earlier agent: continues what was begun.
 pub fn carried_over(pod: &Pod, allotment: &Allotment, seen: &Observed) -> Resize {
     let told = condition(pod, IN_PROGRESS);
     let behind = pod.parts().iter().any(|p| is_behind(p, seen.container(p.name())));
@@ -73,7 +73,7 @@ pub fn carried_over(pod: &Pod, allotment: &Allotment, seen: &Observed) -> Resize
     Resize { pending: allotment.pending.clone(), progress, busy: false }
 }
 
-/// Whether a container runs with other resources than are allocated to it.
+/// Whether a container runs with other resources than allocated.
 pub fn is_behind(part: &ContainerRef<'_>, container: &Seen) -> bool {
     let has = container.attempt.as_ref().and_then(|a| a.resources.as_ref());
     is_resizable(part.role)
@@ -81,7 +81,7 @@ pub fn is_behind(part: &ContainerRef<'_>, container: &Seen) -> bool {
         && has.is_some_and(|has| !alike(Some(has), part.container.resources.as_ref()))
 }
 
-/// Whether a container that [is behind](is_behind) must be started anew, by its resize policies.
+/// Whether a container that [is behind](is_behind) must be restarted, by its resize policies.
 pub fn must_restart(part: &ContainerRef<'_>, container: &Seen) -> bool {
     let has = needs(container.attempt.as_ref().and_then(|a| a.resources.as_ref()));
     let wants = needs(part.container.resources.as_ref());
@@ -94,7 +94,7 @@ pub fn must_restart(part: &ContainerRef<'_>, container: &Seen) -> bool {
         && policies.into_iter().any(|p| p.restart_policy == "RestartContainer" && changed(&p.resource_name))
 }
 
-/// The message of an event: what of the Pod's resources it is about, as upstream tells it.
+/// The message of an event about the Pod's resources, in upstream's format.
 pub fn message(what: &str, pod: &Pod, generation: Option<i64>, error: Option<&str>) -> String {
     let list = |containers: &[Container]| -> Vec<_> {
         let one = |c: &Container| json!({"name": c.name, "resources": c.resources.clone().unwrap_or_default()});

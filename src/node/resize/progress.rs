@@ -1,25 +1,25 @@
-//! How far a Pod's resize has come.
+//! The progress of a Pod's resize.
 
 use super::allocation::Pending;
 use crate::pod::step::Step;
 
-/// How a Pod comes to what is allocated to it.
+/// How a Pod gets its allocation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Resize {
     pub pending: Option<Pending>,
-    /// `None`: it has all that is allocated.
+    /// `None`: it has its whole allocation.
     pub progress: Option<ResizeProgress>,
-    /// Something is being written to its cgroups just now.
+    /// Its cgroups are being written.
     pub busy: bool,
 }
 
-/// A resize under way.
+/// A resize in progress.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ResizeProgress {
-    /// `metadata.generation` of the Pod whose wish was granted.
+    /// `metadata.generation` of the Pod whose request was granted.
     pub generation: Option<i64>,
-    /// Bringing it to the cgroups.
+    /// Writing the cgroups.
     pub step: Step,
-    /// Why that failed last.
+    /// Why that last failed.
     pub error: Option<String>,
 }

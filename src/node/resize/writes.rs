@@ -3,17 +3,17 @@
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use podwright_runtime::Resources;
 
-/// The settings that are written together.
+/// Settings that are written together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Of {
     Memory,
     CpuLimit,
     CpuRequest,
-    /// Both of the CPU.
+    /// Both CPU settings.
     Cpu,
 }
 
-/// Something to write: to the Pod's own cgroup (`None`), or to that of the container of this name.
+/// A write to the Pod's own cgroup (`None`), or to that of the named container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {
     pub container: Option<String>,
@@ -21,7 +21,7 @@ pub struct Write {
     pub resources: Resources,
 }
 
-/// The settings of a cgroup: those it has, and those it shall have.
+/// The current and target settings of a cgroup.
 #[derive(Clone, Debug, Default)]
 pub struct Change {
     pub now: Resources,
@@ -40,7 +40,7 @@ fn only(resources: &Resources, of: Of) -> Resources {
 }
 
 impl Change {
-    /// What is to be compared of it: no limit is the highest.
+    /// The values to compare: no limit is the highest.
     fn amounts(&self, of: Of) -> (u64, u64) {
         let amount = |r: &Resources| match of {
             Of::Memory => r.memory_max.unwrap_or(u64::MAX),
@@ -68,7 +68,7 @@ pub fn writes(pod: &Change, containers: &[(String, Change)]) -> Vec<Write> {
         all.extend(limits.iter().filter(|of| pod.grows(**of)).map(|of| own(*of)));
         let mut changed: Vec<&(String, Change)> =
             containers.iter().filter(|(_, c)| only(&c.now, of) != only(&c.new, of)).collect();
-        // By the limit where that changes, else by the request.
+        // Sorted by the limit if it changes, else by the request.
         changed.sort_by_key(|(_, c)| {
             !limits.iter().find(|of| c.grows(**of) || c.shrinks(**of)).is_some_and(|of| c.shrinks(*of))
         });
@@ -80,8 +80,8 @@ pub fn writes(pod: &Change, containers: &[(String, Change)]) -> Vec<Write> {
     all
 }
 
-/// Why memory limits may not be lowered just now: more is used. (It is a check and no promise: usage goes on changing.) What is
-/// used is in bytes; `None`: nobody knows, because nothing limits memory on this host.
+/// Why memory limits cannot be lowered now: usage is higher. (Only a check, no guarantee: usage keeps changing.) Usage is in bytes;
+/// `None`: unknown, because this host does not limit memory.
 pub fn overdrawn(pod: (&Change, Option<u64>), containers: &[(&str, &Change, Option<u64>)]) -> Option<String> {
     let exceeded = |change: &Change, used: Option<u64>| {
         let limit = change.new.memory_max.filter(|_| change.shrinks(Of::Memory))?;
@@ -102,7 +102,7 @@ pub fn overdrawn(pod: (&Change, Option<u64>), containers: &[(&str, &Change, Opti
     Some(format!("cannot decrease memory limits: {list}"))
 }
 
-/// `had` with the part of `given` that has been written.
+/// `had` with the written part of `given`.
 pub fn written(had: &ResourceRequirements, given: &ResourceRequirements, of: Of) -> ResourceRequirements {
     let resource = if of == Of::Memory { "memory" } else { "cpu" };
     let mut now = had.clone();

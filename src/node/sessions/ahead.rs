@@ -1,4 +1,4 @@
-//! What a caller sends to a process or a port that does not read it yet: it waits here, so that the caller's end is heard.
+//! Buffers a caller's input for a process or port that does not read it yet, so that the caller's hangup is noticed.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,41 +7,41 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use podwright_api::stream::{CLOSE, Frame, STDIN};
 
-/// How much of one caller's input may wait. A frame has at most `MAX_PAYLOAD` bytes, which fit.
+/// Buffer size per caller. A frame has at most `MAX_PAYLOAD` bytes, which fit.
 const ROOM: usize = 1 << 20;
-/// What waits takes so much beside its bytes.
+/// Overhead per buffered frame.
 const OVERHEAD: usize = 64;
-/// Where there is no more room nothing is read, and no end is heard: then the caller is written to so often, which fails once he
-/// has gone.
+/// With a full buffer nothing is read, so a hangup goes unnoticed: the caller is written to at this interval, which fails once it
+/// is gone.
 const PULSE: Duration = Duration::from_secs(5);
 
-/// What a process or a port is to read.
+/// Input for a process or a port.
 pub enum Input {
     Piece(Bytes),
     End,
 }
 
-/// The same, and the room that it takes until it is read.
+/// The same, with its buffer space until it is read.
 pub struct Waiting {
     pub input: Input,
     _room: OwnedSemaphorePermit,
 }
 
-/// Where what comes is put.
+/// The writing end of the buffer.
 pub struct Ahead {
     room: Arc<Semaphore>,
     waiting: mpsc::UnboundedSender<Waiting>,
 }
 
-/// Room for what one caller sends, and what waits there.
+/// A buffer for one caller's input.
 pub fn ahead() -> (Ahead, mpsc::UnboundedReceiver<Waiting>) {
     let (waiting, input) = mpsc::unbounded_channel();
     (Ahead { room: Arc::new(Semaphore::new(ROOM)), waiting }, input)
 }
 
 impl Ahead {
-    /// Takes the frame once there is room for it, and gives back what is no input. Until then it stays in its slot, whoever stops
-    /// waiting.
+    /// Takes the frame once there is room, and returns it if it is not input. Until then it stays in its slot, so cancelling loses
+    /// nothing.
     pub async fn keep(&self, slot: &mut Option<Frame>) -> Option<Frame> {
         let frame = slot.as_ref()?;
         let ends = frame.channel == CLOSE && frame.payload.first() == Some(&STDIN);
@@ -53,13 +53,13 @@ impl Ahead {
         let taken = self.room.clone().acquire_many_owned(wanted).await;
         if let (Some(frame), Ok(_room)) = (slot.take(), taken) {
             let input = if ends { Input::End } else { Input::Piece(frame.payload) };
-            // Who reads no more of it needs none.
+            // A reader that is gone needs no input.
             self.waiting.send(Waiting { input, _room }).ok();
         }
         None
     }
 
-    /// The next moment to write to the caller: for a while now some of his input has waited.
+    /// Waits until the caller should be written to: its input has been waiting for a while.
     pub async fn beat(&self) {
         loop {
             tokio::time::sleep(PULSE).await;

@@ -1,4 +1,4 @@
-//! exec and attach: a process's streams as frames, with the kernel's own backpressure, resize and exit code.
+//! exec and attach: a process's streams as frames, with the kernel's backpressure, resize and exit code.
 
 use std::{
     io,
@@ -30,11 +30,11 @@ use podwright_api::{
 };
 
 const CHUNK: usize = 32 << 10;
-/// Frames that may wait for a slow reader before the process has to.
+/// Frames buffered for a slow reader before the process blocks.
 const BACKLOG: usize = 4;
-/// As much as a terminal holds when its process ends.
+/// The capacity of a terminal's buffer, left when its process exits.
 const TERMINAL: usize = 64 << 10;
-/// What a process that has ended left in its output is there at once.
+/// The remaining output of an exited process is available at once.
 const QUIET: Duration = Duration::from_millis(100);
 
 #[derive(Deserialize)]
@@ -48,7 +48,7 @@ struct Size {
 ///
 /// # Errors
 ///
-/// It cannot be run, or has ended with another exit code than 0.
+/// It cannot be run, or exited with a code other than 0.
 pub async fn exec(machine: &Machine, frames: &mut Frames, pod: &PodRef, options: ExecOptions) -> Result<(), Status> {
     let id = running(machine, pod, &options.container).await?;
     let Inside { mut process, seccomp } = machine.inside(&id).await.map_err(Status::internal)?;
@@ -65,13 +65,13 @@ pub async fn exec(machine: &Machine, frames: &mut Frames, pod: &PodRef, options:
     let journal = journal(machine, pod);
     let asked = tokio::select! {
         asked = machine.runtime.exec(&id, spec, &journal) => asked,
-        // A container can keep a process from being born for as long as it likes.
+        // A container can delay the creation of a process indefinitely.
         () = hung_up(frames, &mut heard) => return Err(gone()),
     };
     let mut session = match asked {
         Ok(session) => session,
         Err(podwright_runtime::Error::Start { kind, message }) => {
-            // Clients show of the status but the exit code: the reason comes where the command's own words would.
+            // Clients show only the exit code of the status: the reason is written where the command's own output would be.
             let channel = if options.tty { STDOUT } else { STDERR };
             let line = format!("{message}{}\n", if options.tty { "\r" } else { "" });
             send(frames, channel, Bytes::from(line)).await?;
@@ -91,18 +91,18 @@ fn journal(machine: &Machine, pod: &PodRef) -> JournalWriter {
     machine.journal(&object)
 }
 
-/// A non-zero exit, as upstream's remotecommand v4 has it.
+/// A non-zero exit, as in upstream's remotecommand v4.
 fn exit_status(code: i32) -> Status {
     let message = format!("command terminated with non-zero exit code: exit status {code}");
     let cause = Cause { reason: "ExitCode".into(), message: code.to_string(), field: String::new() };
     Status::failure(500, "NonZeroExitCode", message).with_causes(vec![cause])
 }
 
-/// Joins a container's own process.
+/// Attaches to a container's own process.
 ///
 /// # Errors
 ///
-/// The container does not run, or cannot be joined.
+/// The container is not running, or cannot be attached to.
 pub async fn attach(machine: &Machine, frames: &mut Frames, pod: &PodRef, options: ExecOptions) -> Result<(), Status> {
     let id = running(machine, pod, &options.container).await?;
     let streams = machine.runtime.attach(&id, options.stdin).await.map_err(Status::internal)?;
@@ -113,13 +113,13 @@ fn gone() -> Status {
     Status::bad_request("the caller has hung up")
 }
 
-/// What a caller has said to a process that is not born yet, or reads nothing.
+/// Input received for a process that is not created yet, or reads nothing.
 struct Heard {
     ahead: Ahead,
     waiting: mpsc::UnboundedReceiver<Waiting>,
-    /// What comes next, for which there is no room yet.
+    /// The next frame, without room yet.
     slot: Option<Frame>,
-    /// The last size of the caller's terminal.
+    /// The latest size of the caller's terminal.
     size: Option<Frame>,
 }
 
@@ -130,12 +130,12 @@ impl Default for Heard {
     }
 }
 
-/// Says nothing; it fails where the caller has gone.
+/// An empty frame; sending it fails if the caller has gone.
 fn nothing() -> Frame {
     Frame { channel: CLOSE, payload: Bytes::new() }
 }
 
-/// Waits for the caller to go, and keeps what it says before.
+/// Waits for the caller's hangup, buffering its input.
 async fn hung_up(frames: &mut Frames, heard: &mut Heard) {
     let Heard { ahead, slot, size, .. } = heard;
     loop {
@@ -156,7 +156,7 @@ async fn hung_up(frames: &mut Frames, heard: &mut Heard) {
     }
 }
 
-/// Whose streams they are, and whose terminal is resized.
+/// The owner of the streams and the terminal.
 enum Target<'a> {
     Exec(&'a ExecSession),
     Attach(&'a Machine, &'a ContainerId),
@@ -174,8 +174,8 @@ impl Target<'_> {
     }
 }
 
-/// Moves bytes both ways until the process has ended or closed its output, or the caller has gone. Nothing of this stays behind
-/// then: others may hold the other ends of the streams for as long as they like.
+/// Copies both ways until the process has exited or closed its output, or the caller has gone. No task is left behind: others may
+/// hold the other ends of the streams indefinitely.
 async fn join(
     frames: &mut Frames,
     heard: Heard,
@@ -227,7 +227,7 @@ async fn join(
             target.resize((width, height)).await;
         }
     };
-    // Reads on while the process does not read its input, so that its caller's end is seen.
+    // Keeps reading while the process does not read its input, to notice the caller's hangup.
     let feed = async {
         if let Some(size) = size {
             resize(size).await;
@@ -247,7 +247,7 @@ async fn join(
                 Input::Piece(bytes) => write_all(fd, bytes).await.is_err(),
                 Input::End => {
                     if options.tty {
-                        // A terminal knows no half-close: its line discipline takes ^D for the end.
+                        // A terminal has no half-close: its line discipline treats ^D as end of input.
                         write_all(fd, b"\x04").await.ok();
                     }
                     true
@@ -284,7 +284,7 @@ async fn join(
     Ok(())
 }
 
-/// Takes the frames out, to be split; what stays behind says nothing to nobody.
+/// Takes the frames out, to be split; leaves a disconnected stream behind.
 pub fn take(frames: &mut Frames) -> Frames {
     let nothing: podwright_client::Stream = Box::new(tokio::io::join(tokio::io::empty(), tokio::io::sink()));
     std::mem::replace(frames, Frames::new(nothing, podwright_api::stream::FrameCodec))
@@ -293,12 +293,12 @@ pub fn take(frames: &mut Frames) -> Frames {
 /// Sends the last frame of a session whose frames were taken.
 pub async fn finish(mut sink: futures::stream::SplitSink<Frames, Frame>, status: Status) {
     let payload = Bytes::from(serde_json::to_vec(&status).unwrap_or_default());
-    // Who has hung up does not hear how it went.
+    // A client that hung up does not receive the status.
     sink.send(Frame { channel: podwright_api::stream::STATUS, payload }).await.ok();
     sink.close().await.ok();
 }
 
-/// The safe constructor is deprecated for types that could change their descriptor under it; an `OwnedFd` cannot.
+/// The safe constructor is deprecated for types whose descriptor could change; that of an `OwnedFd` cannot.
 #[expect(deprecated)]
 fn watched(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(fd, interest)
@@ -308,17 +308,16 @@ fn watched(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
 struct Pump {
     fd: AsyncFd<OwnedFd>,
     channel: u8,
-    /// Bytes that nobody wants are read and dropped, so that the process never hangs on them.
+    /// Unwanted bytes are read and dropped, so that the process does not block.
     wanted: bool,
     terminal: bool,
     sender: mpsc::Sender<Frame>,
-    /// The process has ended: what it has left there is all that it said.
+    /// The process has exited: only its remaining output is left.
     over: CancellationToken,
 }
 
 impl Pump {
-    /// Reads until the end; once the process has ended, as much as it has left: its background processes may have the stream
-    /// open.
+    /// Reads until the end; after the process has exited, only what it left: its background processes may keep the stream open.
     async fn run(self) -> io::Result<()> {
         let mut buffer = vec![0; CHUNK];
         let mut left = None;
@@ -329,7 +328,7 @@ impl Pump {
             let read = match left {
                 Some(_) => match tokio::time::timeout(QUIET, read).await {
                     Ok(read) => read,
-                    // Somebody else has had it, or it was less.
+                    // Another reader consumed it, or there was less.
                     Err(_) => return Ok(()),
                 },
                 None => tokio::select! {
@@ -344,7 +343,7 @@ impl Pump {
             let count = match read {
                 Ok(0) => return Ok(()),
                 Ok(count) => count,
-                // How a terminal says that nobody is on the other side any more.
+                // A terminal reports that its other side is closed.
                 Err(e) if e.raw_os_error() == Some(nix::libc::EIO) => return Ok(()),
                 Err(e) => return Err(e),
             };
@@ -360,7 +359,7 @@ impl Pump {
         Ok(())
     }
 
-    /// How much there is to be read, now that the process has ended. A terminal does not know yet what it will have passed on.
+    /// How much is left to read after the process has exited. A terminal does not know how much it will still pass on.
     fn left(&self) -> io::Result<usize> {
         match self.terminal {
             true => Ok(TERMINAL),

@@ -1,4 +1,4 @@
-//! Connections that the server cannot make itself: to a port inside a Pod, or from inside the node's network.
+//! Connections that the server cannot open itself: to a port inside a Pod, or from inside the node's network.
 
 use std::{
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -28,11 +28,11 @@ use podwright_runtime::Network as SandboxNetwork;
 
 const CHUNK: usize = 32 << 10;
 
-/// One connection to a port inside the Pod: on its loopback, IPv4 first.
+/// Connects to a port inside the Pod: on its loopback, IPv4 first.
 ///
 /// # Errors
 ///
-/// The Pod has no sandbox, or nobody listens.
+/// The Pod has no sandbox, or nothing listens.
 pub async fn port(machine: &Machine, frames: &mut Frames, pod: &PodRef, port: u16) -> Result<(), Status> {
     let sandbox = machine.newest_sandbox(&pod.uid).await.ok_or_else(|| Status::not_found("pods", "", &pod.name))?;
     let addresses = [SocketAddr::from((Ipv4Addr::LOCALHOST, port)), SocketAddr::from((Ipv6Addr::LOCALHOST, port))];
@@ -54,12 +54,12 @@ pub async fn port(machine: &Machine, frames: &mut Frames, pod: &PodRef, port: u1
     Err(Status::internal(format!("failed to connect to localhost:{port} inside the Pod's network: {why}")))
 }
 
-/// One connection from inside the node's network. What the API says of a Pod's address may be old, and the address another's by
-/// now: nothing is sent to it unless the Pod has it still when the connection stands.
+/// Connects from inside the node's network. The address the API has for a Pod may be outdated and belong to another one: nothing is
+/// sent unless the Pod still has it once the connection is established.
 ///
 /// # Errors
 ///
-/// It is no address, or not the Pod's, or nobody listens there.
+/// It is not an address, not the Pod's, or nothing listens there.
 pub async fn dial(machine: &Machine, frames: &mut Frames, address: &str, pod: Option<&Pod>) -> Result<(), Status> {
     let parsed: SocketAddr = address.parse().map_err(|e| Status::bad_request(format!("{address}: {e}")))?;
     let check = || match pod.filter(|pod| !machine.has_address(pod, parsed.ip())) {
@@ -73,8 +73,8 @@ pub async fn dial(machine: &Machine, frames: &mut Frames, address: &str, pod: Op
     copy(frames, connected).await
 }
 
-/// Moves bytes both ways; each direction ends by itself, the session when the Pod's has, or when the caller has gone: which is
-/// heard whether the Pod reads or not, and after the caller has finished sending as before.
+/// Copies both ways; each direction ends by itself, the session when the Pod's does, or when the caller leaves: this is noticed
+/// whether or not the Pod reads, and also after the caller has finished sending.
 async fn copy(frames: &mut Frames, tcp: TcpStream) -> Result<(), Status> {
     let (mut from, mut to) = tcp.into_split();
     let (mut sink, mut source) = super::exec::take(frames).split();
@@ -115,7 +115,7 @@ async fn copy(frames: &mut Frames, tcp: TcpStream) -> Result<(), Status> {
                 continue;
             }
             open = match &next.input {
-                // Why it takes no more is what the other direction is about to tell.
+                // The other direction is about to report why it accepts no more.
                 Input::Piece(bytes) => to.write_all(bytes).await.is_ok(),
                 Input::End => {
                     to.shutdown().await.ok();
@@ -127,7 +127,7 @@ async fn copy(frames: &mut Frames, tcp: TcpStream) -> Result<(), Status> {
     tokio::select! {
         () = upward => {}
         () = hear => {}
-        // Never: what it waits for is filled above.
+        // Never: its input is filled above.
         () = pour => {}
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! The frames of which a session's stream consists.
+//! The frames of a session's stream.
 
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
@@ -12,11 +12,11 @@ use tokio_util::codec::Framed;
 /// A session's stream.
 pub type Frames = Framed<Stream, FrameCodec>;
 
-/// Sends bytes in as many frames as they need; waits while the other end is slow.
+/// Sends bytes in as many frames as needed; waits while the other end is slow.
 ///
 /// # Errors
 ///
-/// The other end has gone.
+/// The other end is closed.
 pub async fn send(frames: &mut Frames, channel: u8, mut bytes: Bytes) -> Result<(), Status> {
     while !bytes.is_empty() {
         let payload = bytes.split_to(bytes.len().min(MAX_PAYLOAD));
@@ -25,7 +25,7 @@ pub async fn send(frames: &mut Frames, channel: u8, mut bytes: Bytes) -> Result<
     Ok(())
 }
 
-/// The next frame; `None` when the other end has gone.
+/// The next frame; `None` when the other end is closed.
 pub async fn receive(frames: &mut futures::stream::SplitStream<Frames>) -> Option<Frame> {
     frames.next().await?.ok()
 }

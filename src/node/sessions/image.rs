@@ -1,4 +1,4 @@
-//! Operations on the node's images. Archives come on STDIN; progress and answers are JSON lines on STDOUT.
+//! Operations on the node's images. Archives arrive on STDIN; progress and results are JSON lines on STDOUT.
 
 use std::{io, sync::Arc};
 
@@ -17,14 +17,14 @@ use podwright_api::{
     stream::{CLOSE, Frame, STDIN, STDOUT},
 };
 
-/// Frames of an archive that may wait for the disk.
+/// Frames of an archive buffered for the disk.
 const BACKLOG: usize = 16;
 
 /// Serves one `image` session.
 ///
 /// # Errors
 ///
-/// As of the store, or the caller's stream has broken.
+/// As of the store, or the caller's stream broke.
 pub async fn serve(machine: &Machine, frames: &mut Frames, options: ImageOptions) -> Result<(), Status> {
     let store = machine.images.clone();
     let (sink, source) = super::exec::take(frames).split();
@@ -52,7 +52,7 @@ pub async fn serve(machine: &Machine, frames: &mut Frames, options: ImageOptions
                 let progress = lines.clone();
                 let progress: Progress = Arc::new(move |event| tell(&progress, &progress_line(event)));
                 let image = store.pull(&name, &auth, Some(progress)).await.map_err(refused)?;
-                // What the node's operator fetches by hand is for all of its Pods, as what he imports.
+                // What the operator pulls by hand is available to all Pods, as what is imported.
                 let granted = image.clone();
                 blocking(move || store.grant(&granted, &name, &Grant::Anyone)).await?;
                 tell(&lines, &described(&image));
@@ -92,7 +92,7 @@ pub async fn serve(machine: &Machine, frames: &mut Frames, options: ImageOptions
 }
 
 fn tell(lines: &mpsc::UnboundedSender<Value>, line: &impl Serialize) {
-    // The reader may have gone; the operation goes on without it.
+    // The reader may have gone; the operation continues.
     lines.send(serde_json::to_value(line).unwrap_or_default()).ok();
 }
 
@@ -136,7 +136,7 @@ fn refused(error: ImageError) -> Status {
     }
 }
 
-/// STDIN as a blocking reader; the channel's bound makes a slow disk slow down the sender.
+/// STDIN as a blocking reader; the bounded channel passes a slow disk's backpressure to the sender.
 fn archive(mut source: futures::stream::SplitStream<Frames>) -> impl io::Read + Send + 'static {
     let (sender, receiver) = mpsc::channel::<io::Result<Bytes>>(BACKLOG);
     tokio::spawn(async move {

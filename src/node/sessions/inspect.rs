@@ -1,4 +1,4 @@
-//! A Pod as Linux sees it: read back from the kernel at this moment, never from memory.
+//! A Pod as Linux sees it: read from the kernel at this moment, never from cached state.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::Machine;
 use podwright_api::{Status, rpc::PodRef};
 
-/// The limits that are read back from each cgroup.
+/// The limits read from each cgroup.
 const FILES: [&str; 9] = [
     "cpu.weight",
     "cpu.max",
@@ -23,13 +23,13 @@ const FILES: [&str; 9] = [
     "cgroup.procs",
 ];
 
-/// So many processes of a Pod are described.
+/// Maximum number of described processes of a Pod.
 const PROCESSES: usize = 1000;
 
-/// So many elements are described of those that carry a Pod's traffic: whoever writes Services can make tens of thousands of them.
+/// Maximum number of described elements that carry a Pod's traffic: users can create tens of thousands with Services.
 const ELEMENTS: usize = 1000;
 
-/// Everything about one Pod. What cannot be read is told as an error beside what can.
+/// Everything about one Pod. Unreadable parts are reported as errors beside the rest.
 pub async fn inspect(machine: &Machine, pod: &PodRef) -> Result<Value, Status> {
     let sandbox = machine.newest_sandbox(&pod.uid).await.ok_or_else(|| Status::not_found("pods", "", &pod.name))?;
     let mut errors = Vec::new();
@@ -92,7 +92,7 @@ pub async fn inspect(machine: &Machine, pod: &PodRef) -> Result<Value, Status> {
     }))
 }
 
-/// The elements of the node's nftables sets that carry the Pod's traffic, as the kernel has them.
+/// The elements of the node's nftables sets that carry the Pod's traffic, as read from the kernel.
 async fn services(machine: &Machine, uid: &str, errors: &mut Vec<String>) -> Value {
     let addresses = machine.network.addresses_of(uid).unwrap_or_default();
     let (carriers, all) = match machine.network.carriers(addresses, ELEMENTS).await {
@@ -122,7 +122,7 @@ fn described(container: &ContainerStatus, processes: &[ProcessInfo], stats: Valu
         "exit": container.exit,
         "log": container.log.as_ref().map(|l| l.path.clone()),
     });
-    // One that has ended has nothing in the kernel any more.
+    // An exited one has nothing in the kernel any more.
     if container.exit.is_none() {
         described["cgroup"] = cgroup(cgroup_of(container.pid).as_deref());
         described["stats"] = stats;
@@ -145,13 +145,13 @@ fn process(sandbox: &SandboxStatus) -> Value {
     json!({ "pid": sandbox.pid, "namespaces": namespaces })
 }
 
-/// The cgroup v2 path of a process. The Pod's own is the one above `pause`'s.
+/// The cgroup v2 path of a process. The Pod's cgroup is the parent of `pause`'s.
 fn cgroup_of(pid: u32) -> Option<PathBuf> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     text.lines().find_map(|line| line.strip_prefix("0::")).map(PathBuf::from)
 }
 
-/// A file of a cgroup, as far as it is of use: its processes may be many.
+/// The beginning of a cgroup file: it may list many processes.
 fn beginning(path: &Path) -> Option<String> {
     const MOST: u64 = 64 << 10;
     let mut text = String::new();
@@ -159,7 +159,7 @@ fn beginning(path: &Path) -> Option<String> {
     Some(text)
 }
 
-/// A cgroup: its path and its limits as the kernel has them.
+/// A cgroup: its path and its limits as read from the kernel.
 fn cgroup(path: Option<&Path>) -> Value {
     let Some(path) = path else { return Value::Null };
     let root = [Path::new("/sys/fs/cgroup"), Path::new("/sys/fs/cgroup/unified")]

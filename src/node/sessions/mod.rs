@@ -1,4 +1,4 @@
-//! Sessions: what the server asks this node to open. Each dials a stream back and serves frames over it.
+//! Sessions that the server asks this node to open. Each dials a stream back and serves frames over it.
 
 mod ahead;
 mod exec;
@@ -31,8 +31,8 @@ use podwright_api::{
 use podwright_client::Client;
 
 const RECONNECT: Duration = Duration::from_millis(500);
-/// How many sessions this node serves at once, and how many with one Pod, whose shim has a limit of descriptors of its own. The
-/// servers count them by user, too; there may be several, and none of them counts the superuser's.
+/// Maximum concurrent sessions of this node, and with one Pod, whose shim has its own descriptor limit. The servers also limit them
+/// by user; but there may be several servers, and they do not limit superusers.
 const SESSIONS: usize = 2048;
 const WITH_POD: usize = 256;
 
@@ -45,24 +45,24 @@ pub struct Sessions {
     pub(super) open: Open,
 }
 
-/// What there is to see of a Pod may be much: one at a time is looked at, for so long at most.
+/// The output may be large: one Pod at a time is inspected, for a limited time.
 static INSPECTING: Semaphore = Semaphore::const_new(1);
 const INSPECTION: Duration = Duration::from_secs(30);
-/// A journal is not much, and makes more of JSON: one at a time, too, which takes a moment.
+/// A journal is small but grows as JSON: also one at a time, which is quick.
 static TRACING: Semaphore = Semaphore::const_new(1);
-/// What has been seen waits for its reader for so long, and all that waits has so many KiB.
+/// Time limit for reading the output, and the total KiB of outputs waiting to be read.
 static SEEN: Semaphore = Semaphore::const_new(KIBIBYTES as usize);
 const KIBIBYTES: u32 = 32 << 10;
 const READING: Duration = Duration::from_secs(30);
 
-/// The sessions that are open: in all, by user, and by the Pod's uid.
+/// Open sessions: in total, by user, and by Pod uid.
 #[derive(Clone)]
 pub(super) struct Open {
     all: Arc<Shares>,
     with_pods: Arc<Mutex<HashMap<String, usize>>>,
 }
 
-/// The right of one to be open; it ends when dropped.
+/// Counts one open session until dropped.
 struct Counted {
     open: Open,
     pod: Option<String>,
@@ -76,7 +76,7 @@ impl Default for Open {
 }
 
 impl Open {
-    /// Counts one more; 429 where it would be one too many. Where all are taken, whoever has most loses his oldest.
+    /// Counts one more; 429 if a limit is exceeded. If all places are taken, the user with the most sessions loses the oldest one.
     fn enter(&self, user: &str, pod: Option<&str>) -> Result<Counted, Status> {
         let too_many = |most: usize, what: &str| {
             let why = format!("Too many sessions are open ({most} with this {what}), please try again later.");
@@ -94,7 +94,7 @@ impl Open {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, usize>> {
-        // Nothing panics while they are changed.
+        // Nothing panics while the maps are changed.
         self.with_pods.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
@@ -114,7 +114,7 @@ impl Drop for Counted {
 }
 
 impl Sessions {
-    /// Takes sessions until `shutdown`; subscribes anew when the connection breaks.
+    /// Accepts sessions until `shutdown`; subscribes again when the connection breaks.
     pub async fn serve(self, shutdown: CancellationToken) {
         let this = Arc::new(self);
         let work = async {
@@ -148,18 +148,18 @@ impl Sessions {
         };
         let status = result.err().unwrap_or_else(Status::success);
         let payload = Bytes::from(serde_json::to_vec(&status).unwrap_or_default());
-        // Who has hung up does not hear how it went.
+        // A client that hung up does not receive the status.
         frames.send(Frame { channel: STATUS, payload }).await.ok();
         frames.close().await.ok();
     }
 
-    /// Runs a session until it ends, or has to for others'.
+    /// Runs a session until it ends, or must make room for others.
     async fn counted(&self, frames: &mut Frames, task: Task, counted: &Counted) -> Result<(), Status> {
         let lasts = matches!(
             task,
             Task::Log { .. } | Task::Exec { .. } | Task::Attach { .. } | Task::PortForward { .. } | Task::Dial { .. }
         );
-        // What works on the node itself is never left half done.
+        // Operations on the node itself are never interrupted.
         let lost = if lasts { counted.place.lasting() } else { CancellationToken::new() };
         tokio::select! {
             result = self.run(frames, task) => result,
@@ -208,7 +208,7 @@ impl Sessions {
         }
     }
 
-    /// All that there is to see of a Pod, and room for it until it is read.
+    /// Inspects a Pod; returns the output and reserves its space until it is read.
     async fn inspected(&self, pod: &PodRef) -> Result<(Bytes, SemaphorePermit<'static>), Status> {
         let pod = self.resident(pod, None).await?;
         // Neither is ever closed.
@@ -219,8 +219,8 @@ impl Sessions {
         Ok((Bytes::from(found), room))
     }
 
-    /// The Pod of this node that a session is about, by this node's own table, and with the uid that this node knows it by.
-    /// What of a request reaches a path below is one of this Pod's containers.
+    /// The Pod of a session, looked up in this node's own table, with the node's uid for it. Checks the container name, as it
+    /// becomes part of paths.
     async fn resident(&self, object: &PodRef, container: Option<&str>) -> Result<PodRef, Status> {
         let pod = self.residents.sought(object).await?;
         if let Some(container) = container.filter(|name| pod.part(name).is_none()) {
@@ -231,7 +231,7 @@ impl Sessions {
     }
 }
 
-/// The Pod's journal as JSON lines, in order of time, and room for them until they are read.
+/// The Pod's journal as JSON lines, ordered by time, with reserved space until they are read.
 async fn trace(machine: &Machine, pod: &PodRef) -> Result<(Bytes, SemaphorePermit<'static>), Status> {
     // Never closed.
     let _place = TRACING.acquire().await.map_err(Status::internal)?;
@@ -251,7 +251,7 @@ async fn trace(machine: &Machine, pod: &PodRef) -> Result<(Bytes, SemaphorePermi
     Ok((Bytes::from(lines), room))
 }
 
-/// Room for so many bytes that were seen of a Pod.
+/// Reserves space for this many bytes of output.
 fn room_for(bytes: usize) -> Result<SemaphorePermit<'static>, Status> {
     let kibibytes = u32::try_from(bytes >> 10).unwrap_or(u32::MAX).min(KIBIBYTES);
     SEEN.try_acquire_many(kibibytes).map_err(|_| {
@@ -260,7 +260,7 @@ fn room_for(bytes: usize) -> Result<SemaphorePermit<'static>, Status> {
     })
 }
 
-/// Sends what was seen of a Pod to whoever reads it in time.
+/// Sends the output if it is read in time.
 async fn show(frames: &mut Frames, seen: Bytes) -> Result<(), Status> {
     let sent = tokio::time::timeout(READING, send(frames, STDOUT, seen)).await;
     sent.map_err(|_| Status::timeout("what was seen of the Pod was not read in time"))?

@@ -1,4 +1,4 @@
-//! A session's frames as a plain stream of bytes, for who speaks a protocol over it.
+//! A session's frames as a plain byte stream, for protocols on top of it.
 
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
@@ -12,7 +12,7 @@ use podwright_api::{
 
 const BUFFER: usize = 64 << 10;
 
-/// Has `serve` read what comes on STDIN and write to STDOUT, until it has ended or the caller is gone.
+/// Runs `serve` on STDIN and STDOUT, until it ends or the caller is gone.
 ///
 /// # Errors
 ///
@@ -45,10 +45,10 @@ pub async fn carry<F: Future<Output = ()>>(
     let serve = serve(theirs);
     tokio::pin!(serve, up);
     tokio::select! {
-        // The caller has finished, or is gone: nobody waits for an answer.
+        // The caller has finished or is gone: no response is expected.
         () = down => {}
         () = &mut up => {}
-        // What is written already goes out.
+        // Output already written is still sent.
         () = &mut serve => up.await,
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! Whether a Pod has more on disk than it may: `(Pod, Usage) -> Option<message>`. Pure; order and wording are those of
-//! upstream's `localStorageEviction`.
+//! Whether a Pod exceeds its disk limits: `(Pod, Usage) -> Option<message>`. Pure; order and wording are those of upstream's
+//! `localStorageEviction`.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use podwright_api::{Quantity, pod_resources, pod_totals};
 
 const STORAGE: &str = "ephemeral-storage";
 
-/// What a Pod has on disk. Volumes in memory, claims and folders of the host do not count.
+/// A Pod's disk usage. In-memory volumes, claims and host folders do not count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// emptyDirs by their names.
@@ -27,12 +27,12 @@ pub struct Usage {
     pub rest: Measure,
 }
 
-/// What a container has on disk.
+/// A container's disk usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ContainerUsage {
-    /// What it has written to its root, and what it has deleted and keeps open, wherever that was.
+    /// Its writable layer, and files that it deleted but keeps open, wherever they were.
     pub layer: Measure,
-    /// All its log files: rotated ones, and those of earlier runs.
+    /// All its log files, including rotated ones and those of earlier runs.
     pub logs: Measure,
 }
 
@@ -56,7 +56,7 @@ fn sum(measures: impl IntoIterator<Item = Measure>) -> Measure {
     })
 }
 
-/// The bytes of a measure. A tree that evades its measurement is no honest one: it counts as without end.
+/// The bytes of a measurement. A tree that evades measurement is not legitimate: it counts as infinite.
 pub fn bytes(measure: Measure) -> i64 {
     match measure.evades {
         true => i64::MAX,
@@ -64,16 +64,16 @@ pub fn bytes(measure: Measure) -> i64 {
     }
 }
 
-/// Why the Pod must be evicted, if it must: an emptyDir above its `sizeLimit`, the whole above the limits of all
-/// containers, or a container above its own.
+/// Why the Pod must be evicted, if it must: an emptyDir above its `sizeLimit`, the total above all containers' limits, or a
+/// container above its own.
 ///
-/// Upstream holds no init container to its own limit; here each is, for the limit is what its author asked for.
+/// Upstream does not enforce init containers' own limits; here they are enforced, as their author intended.
 pub fn exceeded(pod: &Pod, usage: &Usage) -> Option<String> {
     volume_exceeded(pod, usage).or_else(|| pod_exceeded(pod, usage)).or_else(|| container_exceeded(pod, usage))
 }
 
-/// Whether anything bounds what the Pod may have on disk; the others are measured when the disk runs full. Critical ones are
-/// held to nothing, as upstream's.
+/// Whether the Pod's disk usage has any limit; others are only measured when the disk is full. Critical ones have none, as
+/// upstream.
 pub fn is_limited(pod: &Pod) -> bool {
     if is_critical(pod) {
         return false;
@@ -92,7 +92,7 @@ fn volume_exceeded(pod: &Pod, usage: &Usage) -> Option<String> {
     })
 }
 
-/// A container without a limit adds nothing to that of the Pod, so one limit is enough to bound it, as upstream reckons.
+/// A container without a limit adds nothing to that of the Pod, so one limit is enough to bound it, as upstream computes it.
 fn pod_exceeded(pod: &Pod, usage: &Usage) -> Option<String> {
     pod.spec()
         .containers

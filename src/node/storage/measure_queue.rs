@@ -1,4 +1,5 @@
-//! Whose disk is measured next: who is measured quickly waits for nobody who is not, and no namespace for another. Pure.
+//! The order of disk measurements: Pods that are quick to measure do not wait for slow ones, and no namespace waits for another.
+//! Pure.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -9,14 +10,14 @@ use tokio::time::Instant;
 
 use super::{MOST, PERIOD, REST};
 
-/// Pods of one gait that are measured at the same time.
+/// Concurrent measurements of Pods of the same gait.
 const AT_ONCE: usize = 2;
-/// No Pod is left alone for longer, whatever a look at it costs: its look rests as it goes, and it has one place of a few.
+/// The longest interval between measurements, whatever they cost: a measurement rests in between, and has one of few places.
 const LONGEST: Duration = Duration::from_secs(60);
-/// CPU time for a look at a Pod of which it is not known that it needs more.
+/// CPU time for a measurement of a Pod that is not known to need more.
 const QUICK: Duration = Duration::from_secs(1);
 
-/// How much a Pod needs to be looked at.
+/// How expensive a Pod is to measure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Gait {
     #[default]
@@ -25,7 +26,7 @@ pub enum Gait {
 }
 
 impl Gait {
-    /// CPU time for a look.
+    /// CPU time limit of a measurement.
     pub fn most(self) -> Duration {
         match self {
             Gait::Quick => QUICK,
@@ -33,7 +34,7 @@ impl Gait {
         }
     }
 
-    /// How many of the places are for one namespace.
+    /// How many of the places one namespace may use.
     fn share(self) -> usize {
         match self {
             Gait::Quick => AT_ONCE,
@@ -42,12 +43,12 @@ impl Gait {
     }
 }
 
-/// How a look ended.
+/// The result of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is over, and has cost so much.
+    /// Complete, at this cost.
     Done(Duration),
-    /// It was not enough: the Pod is slow.
+    /// The time was too short: the Pod is slow.
     TooSlow,
 }
 
@@ -59,17 +60,17 @@ struct Turn {
     underway: bool,
 }
 
-/// Pods that are measured from time to time, by uid.
+/// Pods that are measured periodically, by uid.
 #[derive(Debug, Default)]
 pub struct MeasureQueue {
     pods: HashMap<String, Turn>,
-    /// When a namespace had its last turn, by count.
+    /// When a namespace had its last turn, as a counter.
     served: BTreeMap<String, u64>,
     count: u64,
 }
 
 impl MeasureQueue {
-    /// These Pods (uid, namespace) are there now, and no others.
+    /// Sets the existing Pods (uid, namespace).
     pub fn expect<'a>(&mut self, pods: impl Iterator<Item = (&'a str, &'a str)>, now: Instant) {
         let pods: HashMap<&str, &str> = pods.collect();
         self.pods.retain(|uid, turn| turn.underway || pods.contains_key(uid.as_str()));
@@ -81,7 +82,7 @@ impl MeasureQueue {
         self.served.retain(|namespace, _| self.pods.values().any(|turn| turn.namespace == *namespace));
     }
 
-    /// Whom to look at, if there is a place. The namespace comes first that has waited longest, then the Pod.
+    /// The next Pod to measure, if there is a place: of the namespace that has waited longest, the Pod that has waited longest.
     pub fn next(&mut self, now: Instant) -> Option<(String, Gait)> {
         let has_place = |turn: &Turn| {
             let others = || self.pods.values().filter(|other| other.underway && other.gait == turn.gait);
@@ -98,7 +99,7 @@ impl MeasureQueue {
         Some((uid, turn.gait))
     }
 
-    /// What costs much is done less often.
+    /// Expensive measurements are repeated less often.
     pub fn done(&mut self, uid: &str, outcome: Outcome, now: Instant) {
         let Some(turn) = self.pods.get_mut(uid) else { return };
         turn.underway = false;
@@ -129,14 +130,14 @@ mod tests {
     fn slow_pods_keep_nobody_else_waiting() {
         let (mut queue, now) = queue(&[("a1", "a"), ("a2", "a"), ("b1", "b")]);
         let seconds = |n| now + Duration::from_secs(n);
-        // Both quick places go round the namespaces.
+        // Both quick places rotate between the namespaces.
         assert_eq!(all(&mut queue, now), ["a1", "b1"]);
         queue.done("a1", Outcome::TooSlow, seconds(1));
         assert_eq!(queue.next(seconds(1)), Some(("a2".into(), Gait::Quick)), "it has given its place away");
         assert_eq!(queue.next(seconds(1)), Some(("a1".into(), Gait::Slow)));
         queue.done("a2", Outcome::TooSlow, seconds(1));
         assert_eq!(queue.next(seconds(1)), None, "a namespace has one slow place");
-        // While the slow one takes its time, others are measured when they are due.
+        // While the slow one is measured, others are measured when due.
         for n in 1..10 {
             queue.done("b1", Outcome::Done(Duration::ZERO), seconds(10 * n));
             assert_eq!(all(&mut queue, seconds(10 * n + 10)), ["b1"]);
@@ -161,7 +162,7 @@ mod tests {
         // Due again, with all the others still waiting.
         queue.done("a00", Outcome::TooSlow, now + PERIOD);
         assert_eq!(queue.next(now + PERIOD).unwrap().0, "b");
-        // Who has gone is forgotten when his look is over.
+        // A Pod that is gone is dropped when its measurement is over.
         queue.expect([("b", "b")].into_iter(), now);
         assert_eq!(queue.pods.len(), 2);
         queue.done("a01", Outcome::TooSlow, now);

@@ -1,18 +1,18 @@
-//! Disks as Pods use them: who has more than its limits allow is evicted, and when a disk runs full, who it is for.
+//! Disk usage: evicts Pods that exceed their limits, and ranks Pods for eviction when a disk runs full.
 //!
 //! ```text
 //!  executor.storage(pod) --Usage-->  limits.rs (pure)   --Eviction-->  pods.rs -> worker
 //!  executor.disks()      --Disks-->  pressure.rs (pure) --Eviction-->  '
-//!                                      '-- Pressure: the node's condition, and what it admits
+//!                                      '-- Pressure: the node's condition and admission
 //! ```
 //!
-//! Usage is measured every [`PERIOD`]. Where the file system has project quotas, they tell it of Pods with users of their own
-//! (`podwright_runtime::projects`): the owner of a file may give it another project unless he is in a user namespace, so
-//! upstream, too, believes them of such Pods alone. Everywhere else it is found by walking (`podwright_runtime::sys::walk`),
-//! less often, and behind the others, where that costs much (`measure_queue`). What is decided is in the Pod's status; an agent
-//! that dies before it is there decides the same again, for the files are still there.
+//! Usage is measured every [`PERIOD`]. For Pods with user namespaces it is read from project quotas if the file system has them
+//! (`podwright_runtime::projects`): a file's owner can change its project unless in a user namespace, so upstream, too, trusts them
+//! only for such Pods. Otherwise it is measured by walking (`podwright_runtime::sys::walk`), less often and after the others if
+//! that is expensive (`measure_queue`). Decisions are stored in the Pod's status; if an agent dies before that, the next one
+//! decides the same, as the files are still there.
 //!
-//! What is written faster than anybody looks is held up by the disk itself: its free space is read every [`GLANCE`].
+//! Faster growth is caught by reading the disk's free space every [`GLANCE`].
 
 pub mod limits;
 mod measure_queue;
@@ -39,39 +39,39 @@ use measure_queue::{Gait, MeasureQueue, Outcome};
 use pressure::Shortage;
 pub use pressure::{Disks, Space, Thresholds};
 
-/// How often a Pod is measured at most: kubelet's `housekeepingInterval`.
+/// The minimum interval between measurements of a Pod: kubelet's `housekeepingInterval`.
 const PERIOD: Duration = Duration::from_secs(10);
-/// A Pod whose measurement costs so many seconds is left alone so many times as long.
+/// The pause after a measurement, as a multiple of its cost.
 pub const REST: u32 = 50;
-/// CPU time for one measurement of a Pod: enough for tens of millions of files. Who has more evades.
+/// CPU time limit for one measurement of a Pod: enough for tens of millions of files. A Pod with more counts as evading.
 pub const MOST: Duration = Duration::from_secs(60);
-/// How often the free space of the disks is read.
+/// The interval at which the disks' free space is read.
 const GLANCE: Duration = Duration::from_secs(1);
-/// How long an evicted Pod may take to give back its space before another one goes: kubelet's `podCleanupTimeout`. Others that are
-/// about to go have [`PERIOD`]: as long as kubelet takes to look again.
+/// How long an evicted Pod may take to free its space before another one is evicted: kubelet's `podCleanupTimeout`. Others about to
+/// end have [`PERIOD`]: kubelet's checking interval.
 pub const CLEANUP: Duration = Duration::from_secs(30);
-/// A shortage that comes again within so long has not ended.
+/// A shortage that returns within this time counts as the same one.
 const GAP: Duration = PERIOD;
-/// How long Pods are measured before one goes for the node's sake; who takes longer counts as unknown.
+/// Time for measuring Pods before one is evicted for the node; slower ones count as unknown.
 const HASTE: Duration = Duration::from_secs(5);
-/// How long a disk must have room before the node says so: kubelet's `evictionPressureTransitionPeriod`.
+/// How long a disk must have space before the node's condition clears: kubelet's `evictionPressureTransitionPeriod`.
 pub const TRANSITION: Duration = Duration::from_secs(300);
 
-/// A Pod has to go.
+/// A Pod must be evicted.
 #[derive(Clone, Debug)]
 pub struct Eviction {
     pub uid: String,
     pub failure: Failure,
-    /// For the node's sake, not for what the Pod did: condition `DisruptionTarget`.
+    /// Because of the node, not the Pod's behaviour: condition `DisruptionTarget`.
     pub disruption: bool,
 }
 
-/// What is asked of who holds the Pods.
+/// Requests to the owner of the Pods.
 #[derive(Debug)]
 pub enum Order {
-    /// Those that have not ended.
+    /// Returns the Pods that have not ended.
     Active(oneshot::Sender<Vec<Arc<Pod>>>),
-    /// The uids of those that are [about to go](is_about_to_go), and of which there still is something.
+    /// Returns the uids of those that are [about to go](is_about_to_go) and have not been removed completely.
     Leaving(oneshot::Sender<HashSet<String>>),
     Evict(Eviction),
 }
@@ -79,9 +79,9 @@ pub enum Order {
 /// Whether the node is short of disk space: `DiskPressure`.
 pub type Pressure = watch::Sender<bool>;
 
-/// Looks after the disks until the agent ends.
+/// Monitors the disks until the agent ends.
 pub async fn run(shared: Arc<Shared>, orders: mpsc::UnboundedSender<Order>) {
-    // Nothing is written where there is no disk.
+    // Nothing is written on a node without disks.
     if shared.executor.disks().await == Disks::default() {
         return;
     }
@@ -92,7 +92,7 @@ pub async fn run(shared: Arc<Shared>, orders: mpsc::UnboundedSender<Order>) {
     }
 }
 
-/// Reads whether the disks are too full, before there is a Pod to be admitted.
+/// Checks whether the disks are too full, before any Pod is admitted.
 pub async fn glance(shared: &Shared) {
     let short = pressure::shortage(&shared.config.eviction_hard, &shared.executor.disks().await).is_some();
     shared.pressure.send_replace(short);
@@ -101,18 +101,18 @@ pub async fn glance(shared: &Shared) {
 async fn active(orders: &mpsc::UnboundedSender<Order>) -> Vec<Arc<Pod>> {
     let (sender, receiver) = oneshot::channel();
     orders.send(Order::Active(sender)).ok();
-    // Nobody answers any more when the agent ends.
+    // Nothing responds any more when the agent ends.
     receiver.await.unwrap_or_default()
 }
 
-/// Whether a Pod that is to be gone at a time, in milliseconds of the epoch, is about to give back what it has: it has no long grace
-/// any more, nor has it been due for long.
+/// Whether a Pod whose deadline is `at`, in milliseconds since the epoch, is about to free its space: it has no long grace left,
+/// and is not long overdue.
 pub fn is_about_to_go(at: i64, now: i64) -> bool {
     let (late, near) = (CLEANUP.as_millis() as i64, PERIOD.as_millis() as i64);
     now.saturating_sub(late) < at && at <= now.saturating_add(near)
 }
 
-/// The uids of Pods that are about to go, or are gone and whose files are still being removed.
+/// The uids of Pods that are about to go, or are gone with files still being removed.
 async fn leaving(shared: &Shared, orders: &mpsc::UnboundedSender<Order>) -> HashSet<String> {
     let (sender, receiver) = oneshot::channel();
     orders.send(Order::Leaving(sender)).ok();
@@ -126,7 +126,7 @@ fn evict(orders: &mpsc::UnboundedSender<Order>, pod: &Pod, message: String, disr
     orders.send(Order::Evict(Eviction { uid: pod.uid().to_owned(), failure, disruption })).ok();
 }
 
-/// Measures each Pod from time to time, and evicts those above their limits.
+/// Measures each Pod periodically, and evicts those above their limits.
 async fn hold_to_limits(shared: &Arc<Shared>, orders: &mpsc::UnboundedSender<Order>) {
     let mut queue = MeasureQueue::default();
     let mut looks: JoinSet<(String, Outcome)> = JoinSet::new();
@@ -137,7 +137,7 @@ async fn hold_to_limits(shared: &Arc<Shared>, orders: &mpsc::UnboundedSender<Ord
         queue.expect(pods.iter().map(|pod| (pod.uid(), pod.namespace())), now);
         let pods: HashMap<&str, &Arc<Pod>> = pods.iter().map(|pod| (pod.uid(), pod)).collect();
         while let Some((uid, gait)) = queue.next(now) {
-            // The invariant: only who is expected has a turn.
+            // Invariant: only expected Pods get a turn.
             let Some(pod) = pods.get(uid.as_str()) else { continue };
             let (shared, orders, pod) = (shared.clone(), orders.clone(), Arc::clone(pod));
             looks.spawn(async move {
@@ -152,15 +152,14 @@ async fn hold_to_limits(shared: &Arc<Shared>, orders: &mpsc::UnboundedSender<Ord
     }
 }
 
-/// What comes out of a look at a Pod; `None`, with an error in the log: it panicked. Its Pod is measured again all the same.
+/// The result of a measurement; `None`, with an error in the log: it panicked. Its Pod is measured again all the same.
 async fn whole<T>(pod: &Pod, look: impl Future<Output = T>) -> Option<T> {
-    // A look changes nothing that others see, so nothing is left half done.
+    // A measurement changes no shared state, so nothing is left half done.
     let outcome = AssertUnwindSafe(look).catch_unwind().await;
     outcome.inspect_err(|_| tracing::error!(pod = %pod.full_name(), "measuring a Pod panicked")).ok()
 }
 
-/// Measures a Pod. Nobody is evicted because of one look: a file that moves may be counted twice; nor because a quick one has not
-/// seen all.
+/// Measures a Pod. A single measurement never evicts: a file that moves may be counted twice; nor does an incomplete quick one.
 async fn look(shared: &Shared, orders: &mpsc::UnboundedSender<Order>, pod: &Pod, gait: Gait) -> Outcome {
     let mut cost = Duration::ZERO;
     for last in [false, true] {
@@ -179,7 +178,7 @@ async fn look(shared: &Shared, orders: &mpsc::UnboundedSender<Order>, pod: &Pod,
     Outcome::Done(cost)
 }
 
-/// Reads the free space of the disks, tells the node's condition, and makes room while too little is free.
+/// Reads the disks' free space, sets the node's condition, and frees space while too little is free.
 async fn keep_free(shared: &Arc<Shared>, orders: &mpsc::UnboundedSender<Order>) {
     let thresholds = &shared.config.eviction_hard;
     let mut low_at: Option<Instant> = None;
@@ -199,7 +198,7 @@ async fn keep_free(shared: &Arc<Shared>, orders: &mpsc::UnboundedSender<Order>) 
             Some(shortage) => {
                 waiting.begins(now);
                 if now >= next && !relieve(shared, orders, shortage, &mut waiting, &mut looks).await {
-                    // Nothing that this node has helps.
+                    // Nothing on this node helps.
                     next = now + PERIOD;
                 }
             }
@@ -208,7 +207,8 @@ async fn keep_free(shared: &Arc<Shared>, orders: &mpsc::UnboundedSender<Order>) 
     }
 }
 
-/// 1. removes what nobody needs, 2. waits for who may still give back space, 3. evicts one Pod. Whether there is one, or no need.
+/// 1. remove what is unneeded, 2. wait for Pods that may still free space, 3. evict one Pod. Returns whether one was evicted, or
+///    none was needed.
 async fn relieve(
     shared: &Arc<Shared>,
     orders: &mpsc::UnboundedSender<Order>,
@@ -234,7 +234,7 @@ async fn relieve(
     waiting.evicted.is_some()
 }
 
-/// Removes what nobody needs: what there is too little of then.
+/// Removes what is unneeded; returns the remaining shortage.
 async fn reclaim(shared: &Shared, shortage: &Shortage, waiting: &mut Waiting) -> Option<Shortage> {
     waiting.reclaimed = Some(Instant::now());
     let message = format!("Attempting to reclaim {}", shortage.resource);
@@ -244,29 +244,29 @@ async fn reclaim(shared: &Shared, shortage: &Shortage, waiting: &mut Waiting) ->
     pressure::shortage(thresholds, &shared.executor.disks().await)
 }
 
-/// Who has gone since the disks became too full, and who may still give back space, so that no other Pod has to go.
+/// Pods evicted since the disks became too full, and those that may still free space, so that no other Pod is evicted.
 #[derive(Debug, Default)]
 struct Waiting {
-    /// The Pod that was evicted last, and when.
+    /// The last evicted Pod, and when.
     evicted: Option<(String, Instant)>,
-    /// All that were and have not ended: evicting them once more helps nobody.
+    /// All evicted Pods that have not ended: evicting them again does not help.
     before: HashSet<String>,
-    /// Since when there has been a shortage that nobody was evicted for.
+    /// Since when there has been a shortage without an eviction.
     since: Option<Instant>,
-    /// Since when there has been none, if it may come again.
+    /// Since when there has been none, if it may return.
     room: Option<Instant>,
-    /// When what nobody needs was removed last.
+    /// When unneeded data was last removed.
     reclaimed: Option<Instant>,
 }
 
 impl Waiting {
-    /// There is too little. Pure.
+    /// There is a shortage. Pure.
     fn begins(&mut self, now: Instant) {
         self.room = None;
         self.since.get_or_insert(now);
     }
 
-    /// There is enough. Who has waited while a shortage came and went has waited all that time. Pure.
+    /// There is none. Time waited through an intermittent shortage counts. Pure.
     fn ends(&mut self, now: Instant) {
         if now >= *self.room.get_or_insert(now) + GAP {
             *self = Waiting::default();
@@ -279,7 +279,8 @@ impl Waiting {
         self.is_worth(&active, &leaving, Instant::now())
     }
 
-    /// Whether to wait. `active`: who has not ended; `leaving`: who is about to go or has left files, evicted before or not. Pure.
+    /// Whether to wait. `active`: Pods that have not ended; `leaving`: those about to go or with files left, evicted before or not.
+    /// Pure.
     fn is_worth(&self, active: &HashSet<String>, leaving: &HashSet<String>, now: Instant) -> bool {
         let is_early = self.since.is_none_or(|since| now < since + PERIOD);
         let evicted = self.evicted.as_ref();
@@ -290,18 +291,18 @@ impl Waiting {
     }
 }
 
-/// Measurements for the node's sake. One that takes too long goes on, and its Pod is not measured a second time meanwhile.
+/// Measurements for node pressure. One that takes too long continues, and its Pod is not measured twice meanwhile.
 #[derive(Default)]
 struct Looks {
     tasks: JoinSet<(String, u64, Option<Usage>)>,
     busy: HashSet<String>,
-    /// How often Pods were measured.
+    /// The number of the measuring round.
     round: u64,
 }
 
 impl Looks {
-    /// Measures Pods, by uid, for [`HASTE`]: what is not in it is not known by then. All figures are of this round: one that was begun
-    /// in an earlier one says what a Pod had then, and its Pod is measured again.
+    /// Measures Pods, by uid, for [`HASTE`]: missing ones are unknown by then. All results are of this round: one begun in an
+    /// earlier round is outdated, and its Pod is measured again.
     async fn measure<F>(&mut self, pods: &[Arc<Pod>], look: impl Fn(Arc<Pod>) -> F) -> HashMap<String, Usage>
     where
         F: Future<Output = Option<Usage>> + Send + 'static,
@@ -330,7 +331,7 @@ impl Looks {
     }
 }
 
-/// Evicts the Pod that ranks first: its uid, if there is one. `before`: who was; those of them that have ended are left out of it.
+/// Evicts the first Pod by rank; returns its uid. `before`: Pods evicted before; ended ones are dropped from it.
 async fn make_room(
     shared: &Arc<Shared>,
     orders: &mpsc::UnboundedSender<Order>,
@@ -340,7 +341,7 @@ async fn make_room(
 ) -> Option<String> {
     let mut pods = active(orders).await;
     before.retain(|uid| pods.iter().any(|pod| pod.uid() == uid));
-    // Upstream's active Pods are without them, too.
+    // Upstream's active Pods exclude them, too.
     pods.retain(|pod| !before.contains(pod.uid()));
     let look = |pod: Arc<Pod>| {
         let shared = shared.clone();
@@ -366,7 +367,7 @@ async fn make_room(
     Some(pod.uid().to_owned())
 }
 
-/// The Node, as events are about it.
+/// The Node, as the subject of events.
 pub fn node(shared: &Shared) -> ObjectReference {
     node_named(&shared.config.name)
 }
@@ -382,7 +383,8 @@ mod tests {
 
     use super::*;
 
-    /// Nobody goes for what a Pod has that is about to give it back; nor does anybody keep a full disk full by going all the time.
+    /// No Pod is evicted for the space of another one that is about to free it; but Pods that keep coming and going cannot keep a
+    /// full disk full.
     #[test]
     fn who_is_about_to_go_is_waited_for_a_while() {
         let set = |uids: &[&str]| uids.iter().map(|uid| (*uid).to_owned()).collect::<HashSet<_>>();
@@ -399,7 +401,7 @@ mod tests {
         assert!(waiting.is_worth(&set(&["b"]), &set(&["a"]), at(29)));
         assert!(!waiting.is_worth(&set(&["a", "b"]), &set(&["a"]), at(30)), "it does not go");
         assert!(!waiting.is_worth(&set(&["b"]), &none, at(1)), "it has given back what it had");
-        // One that nobody has evicted goes.
+        // One that ends without eviction.
         let mut waiting = Waiting::default();
         waiting.begins(at(0));
         assert!(!waiting.is_worth(&set(&["b"]), &none, at(0)));
@@ -408,7 +410,7 @@ mod tests {
         let waiting = evicted(at(1));
         assert!(waiting.is_worth(&none, &set(&["c"]), at(1)) && waiting.is_worth(&none, &set(&["c"]), at(10)));
         assert!(!waiting.is_worth(&none, &set(&["c"]), at(11)));
-        // A shortage that comes and goes is one.
+        // An intermittent shortage counts as one.
         let mut waiting = Waiting::default();
         for second in 0..12 {
             if second % 4 == 3 { waiting.ends(at(second)) } else { waiting.begins(at(second)) }
@@ -430,7 +432,7 @@ mod tests {
         assert!(!about(now + 10_001) && !about(now - 30_000) && !about(i64::MAX) && !about(i64::MIN));
     }
 
-    /// A Pod may have removed what it had, or another have written more, while somebody looked.
+    /// A Pod may have removed data, or another may have written more, during a measurement.
     #[tokio::test(start_paused = true)]
     async fn pods_are_ranked_by_what_they_have_now() {
         let pod = |uid: &str| {
@@ -440,7 +442,7 @@ mod tests {
         };
         let pods = ["late", "later", "quick"].map(pod);
         let mut looks = Looks::default();
-        // A look says what there was when it began.
+        // A measurement describes the state at its start.
         let begun = Instant::now();
         let look = move |pod: Arc<Pod>| async move {
             let found = begun.elapsed().as_secs();

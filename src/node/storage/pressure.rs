@@ -1,4 +1,4 @@
-//! When a disk is too full, and which Pod has to go for it: thresholds, the ranking of Pods, the words. Pure.
+//! When a disk is too full, and which Pod is evicted: thresholds, ranking, messages. Pure.
 //! <https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/>
 
 use std::{cmp::Reverse, fmt, str::FromStr, sync::Arc};
@@ -13,18 +13,18 @@ use crate::{
 };
 use podwright_api::{Quantity, pod_resources, quantity::Format};
 
-/// Upstream's `DefaultEvictionHard`, as far as it is about disks.
+/// The disk part of upstream's `DefaultEvictionHard`.
 pub const DEFAULT: &str = "nodefs.available<10%,nodefs.inodesFree<5%,imagefs.available<15%,imagefs.inodesFree<5%";
-/// Of an isolated node: a guest on a machine that may be full for reasons of its own, so only the last bit counts.
+/// For an isolated node: a guest on a machine that may be full for other reasons, so only the very end counts.
 pub const ISOLATED: &str = "nodefs.available<16Mi,nodefs.inodesFree<1k";
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// Of the file system that holds volumes, writable layers and logs.
+    /// The file system with volumes, writable layers and logs.
     NodefsAvailable,
     NodefsInodesFree,
-    /// Of the one that holds images; often the same.
+    /// The one with images; often the same.
     ImagefsAvailable,
     ImagefsInodesFree,
 }
@@ -38,7 +38,7 @@ const SIGNALS: [(&str, Signal); 4] = [
 
 impl Signal {
     pub fn name(self) -> &'static str {
-        // The invariant: the table has them all.
+        // Invariant: the table has all of them.
         SIGNALS.iter().find(|(_, signal)| *signal == self).map_or("", |(name, _)| name)
     }
 }
@@ -46,12 +46,12 @@ impl Signal {
 /// How much must stay free.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Least {
-    /// Of the capacity, in hundredths.
+    /// Percent of the capacity.
     Percent(f64),
     Amount(Quantity),
 }
 
-/// Why a text says no [`Thresholds`]: the text, or the part of it that says none.
+/// Why a text is not a valid [`Thresholds`]: the text, or the wrong part of it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ThresholdError {
     #[error("{0}: expected SIGNAL<QUANTITY")]
@@ -66,13 +66,13 @@ pub enum ThresholdError {
     Repeated(String),
 }
 
-/// `--eviction-hard`: what must stay free of which disk, else Pods go at once.
+/// `--eviction-hard`: how much of which disk must stay free; Pods are evicted at once below it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Thresholds(Vec<(Signal, Least)>);
 
 impl Default for Thresholds {
     fn default() -> Thresholds {
-        // The invariant: a constant, which a test parses.
+        // Invariant: a constant, parsed by a test.
         DEFAULT.parse().expect("the default thresholds")
     }
 }
@@ -80,7 +80,7 @@ impl Default for Thresholds {
 impl FromStr for Thresholds {
     type Err = ThresholdError;
 
-    /// `SIGNAL<QUANTITY` or `SIGNAL<PERCENT%`, by commas; nothing for none.
+    /// `SIGNAL<QUANTITY` or `SIGNAL<PERCENT%`, separated by commas; empty for none.
     fn from_str(text: &str) -> Result<Thresholds, ThresholdError> {
         let statements = text.split(',').map(str::trim).filter(|statement| !statement.is_empty());
         let all: Vec<(Signal, Least)> = statements.map(threshold).collect::<Result<_, _>>()?;
@@ -110,7 +110,7 @@ fn threshold(text: &str) -> Result<(Signal, Least), ThresholdError> {
 }
 
 impl Thresholds {
-    /// As `evictionHard` has them: signals and what must stay free.
+    /// In the form of `evictionHard`: signals and what must stay free.
     pub fn shown(&self) -> impl Iterator<Item = (&'static str, String)> {
         self.0.iter().map(|(signal, least)| {
             let least = match least {
@@ -121,7 +121,7 @@ impl Thresholds {
         })
     }
 
-    /// How many of so many bytes of the Pods' disk stay free, or Pods go: no Pod can count on them.
+    /// How many bytes of a Pods' disk of this capacity must stay free: not allocatable to Pods.
     pub fn reserved(&self, capacity: i64) -> i64 {
         let least = self.0.iter().find(|(signal, _)| *signal == Signal::NodefsAvailable).map(|(_, least)| *least);
         match least {
@@ -132,22 +132,22 @@ impl Thresholds {
     }
 }
 
-/// What a file system has, and has free for everybody.
+/// The size of a file system, and the space free for everyone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
     pub bytes: u64,
     pub bytes_free: u64,
-    /// 0: it makes them as they are needed.
+    /// 0: allocated on demand.
     pub inodes: u64,
     pub inodes_free: u64,
 }
 
-/// The disks of a node; `None`: it has none, or cannot tell.
+/// The disks of a node; `None`: it has none, or cannot read them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Disks {
     pub nodefs: Option<Space>,
     pub imagefs: Option<Space>,
-    /// Images are on the file system of the Pods.
+    /// Images and Pods share a file system.
     pub shared: bool,
 }
 
@@ -167,7 +167,7 @@ impl fmt::Display for Resource {
     }
 }
 
-/// A threshold that is met.
+/// A threshold that is crossed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shortage {
     pub signal: Signal,
@@ -178,7 +178,7 @@ pub struct Shortage {
     pub of_pods: bool,
 }
 
-/// The first threshold that is met, those of the Pods' own disk first.
+/// The first threshold that is crossed, those of the Pods' disk first.
 pub fn shortage(thresholds: &Thresholds, disks: &Disks) -> Option<Shortage> {
     let met = thresholds.0.iter().filter_map(|(signal, least)| {
         let node = matches!(signal, Signal::NodefsAvailable | Signal::NodefsInodesFree);
@@ -205,13 +205,13 @@ pub fn shortage(thresholds: &Thresholds, disks: &Disks) -> Option<Shortage> {
     met.into_iter().next()
 }
 
-/// Whether the disk of images falls below a threshold, so that removing some helps.
+/// Whether the images' disk crosses a threshold, so that removing images helps.
 pub fn images_help(thresholds: &Thresholds, disks: &Disks) -> bool {
     let nodefs = disks.nodefs.filter(|_| disks.shared);
     shortage(thresholds, &Disks { nodefs, ..*disks }).is_some()
 }
 
-/// Whether there were enough if Pods had nothing of what they are measured to have. One that cannot be measured explains all.
+/// Whether the shortage would end if Pods' measured usage were gone. One that cannot be measured may account for all of it.
 pub fn explains<'a>(pods: impl IntoIterator<Item = Option<&'a Usage>>, shortage: &Shortage) -> bool {
     let lacks = shortage.threshold.value().saturating_sub(shortage.available.value());
     let had = |usage: Option<&Usage>| match (usage.map(Usage::total), shortage.resource) {
@@ -222,8 +222,8 @@ pub fn explains<'a>(pods: impl IntoIterator<Item = Option<&'a Usage>>, shortage:
     pods.into_iter().fold(0i64, |sum, usage| sum.saturating_add(had(usage))) >= lacks
 }
 
-/// Pods with what they have on disk (`None`: it cannot be told), the one that goes first in front: who has more than it
-/// requests, then who matters less, then who is further above its request. Critical Pods are left out.
+/// Pods with their disk usage (`None`: unknown), in eviction order: those above their request, then lower priority, then further
+/// above the request. Critical Pods are left out.
 pub fn rank(pods: Vec<(Arc<Pod>, Option<Usage>)>, resource: Resource) -> Vec<(Arc<Pod>, Option<Usage>)> {
     let mut ranked: Vec<_> = pods.into_iter().filter(|(pod, _)| !is_critical(pod)).collect();
     ranked.sort_by_cached_key(|(pod, usage)| {
@@ -239,7 +239,7 @@ pub fn rank(pods: Vec<(Arc<Pod>, Option<Usage>)>, resource: Resource) -> Vec<(Ar
     ranked
 }
 
-/// Upstream's words for a Pod that goes because of a shortage.
+/// Upstream's message for an eviction due to a shortage.
 pub fn message(shortage: &Shortage, pod: &Pod, usage: Option<&Usage>) -> String {
     let Shortage { resource, threshold, available, .. } = shortage;
     let low =
@@ -256,11 +256,11 @@ pub fn message(shortage: &Shortage, pod: &Pod, usage: Option<&Usage>) -> String 
     pod.parts().iter().filter_map(more).fold(low, |text, more| text + &more)
 }
 
-/// Whether a node takes a Pod while its disk is too full.
+/// Checks whether a node accepts a Pod under disk pressure.
 ///
 /// # Errors
 ///
-/// `Evicted`: it is too full, and the Pod is not critical.
+/// `Evicted`: the disk is too full, and the Pod is not critical.
 pub fn admit(pod: &Pod, pressure: bool) -> Result<(), Failure> {
     if !pressure || is_critical(pod) {
         return Ok(());

@@ -18,7 +18,7 @@ use crate::{
     spec::PodExt,
 };
 
-/// The objects that a Pod refers to, as far as they exist.
+/// The existing objects that a Pod refers to.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
     pub config_maps: BTreeMap<String, Arc<ConfigMap>>,
@@ -27,22 +27,22 @@ pub struct Sources {
     pub services: Vec<Arc<Service>>,
 }
 
-/// What the node knows that a manifest cannot.
+/// Node properties that a manifest does not contain.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     pub host_ips: Vec<IpAddr>,
     pub pod_ips: Vec<IpAddr>,
-    /// The node's allocatable: thousandths of CPUs, bytes.
+    /// The node's allocatable resources: milli-CPUs, bytes.
     pub cpu_millis: i64,
     pub memory: i64,
     pub ephemeral_storage: i64,
 }
 
-/// Variables in order; a later one of the same name replaces an earlier one where it stands.
+/// Variables in order; a later one of the same name replaces the earlier one in place.
 #[derive(Clone, Debug, Default)]
 pub struct Env {
     all: Vec<(Arc<str>, String)>,
-    /// Where each of them stands.
+    /// The index of each.
     places: HashMap<Arc<str>, usize>,
 }
 
@@ -78,12 +78,12 @@ fn config_error(message: impl std::fmt::Display) -> ActionError {
     ActionError::new(Reason::CreateContainerConfigError, message)
 }
 
-/// The variables that the manifest asks for. Service links come first and are overridden by the rest. Makes no more of them than a
-/// process can be given, which takes its time.
+/// The variables of the manifest. Service links come first and are overridden by the rest. Stops at the limits of execve(2), to
+/// bound the work.
 ///
 /// # Errors
 ///
-/// `CreateContainerConfigError` for what does not exist, `CreateContainerError` for more than a process can be given.
+/// `CreateContainerConfigError` for what does not exist, `CreateContainerError` beyond the limits of a process.
 pub fn env(pod: &Pod, container: &Container, sources: &Sources, facts: &Facts) -> Result<Env, ActionError> {
     let mut room = Room::default();
     let services = service_links(pod, &sources.services, &mut room).map_err(too_long)?;
@@ -148,7 +148,7 @@ fn text(bytes: &ByteString) -> String {
     String::from_utf8_lossy(&bytes.0).into_owned()
 }
 
-/// One variable's value from elsewhere; `None`: an optional one that is not there.
+/// One variable's value from a reference; `None`: optional and missing.
 fn value_from(
     pod: &Pod,
     container: &Container,
@@ -196,7 +196,7 @@ fn missing(optional: bool, message: String) -> Result<Option<String>, ActionErro
     if optional { Ok(None) } else { Err(config_error(message)) }
 }
 
-/// Why the downward API has no such value.
+/// Why the downward API cannot provide a value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FieldError {
     #[error("unsupported fieldPath: {0}")]
@@ -210,7 +210,7 @@ pub enum FieldError {
     UnsupportedResource(String),
 }
 
-/// A downward API field, as variables and files have it.
+/// A downward API field for variables and files.
 ///
 /// # Errors
 ///
@@ -245,7 +245,7 @@ pub fn field(pod: &Pod, facts: &Facts, path: &str) -> Result<String, FieldError>
     })
 }
 
-/// A map as the downward API writes it: `key="value"` lines, sorted.
+/// A map in the downward API's format: `key="value"` lines, sorted.
 fn lines(map: &Option<BTreeMap<String, String>>) -> String {
     map.iter().flatten().map(|(k, v)| format!("{k}={v:?}")).collect::<Vec<_>>().join("\n")
 }
@@ -254,7 +254,7 @@ fn lines(map: &Option<BTreeMap<String, String>>) -> String {
 ///
 /// # Errors
 ///
-/// It is nobody's resource: neither `container` nor the selector says whose, or it is neither a limit nor a request.
+/// Neither `container` nor the selector names a container, or it is neither a limit nor a request.
 pub fn resource(
     pod: &Pod,
     container: Option<&Container>,
@@ -279,7 +279,7 @@ pub fn resource(
         _ => (set.map_or(default, units), selector.divisor.as_ref().map_or(1, units)),
     };
     let divisor = match divisor {
-        // An empty divisor arrives as "0" and means one unit.
+        // An empty divisor decodes as "0" and means one unit.
         0 if resource == "cpu" => 1000,
         0 => 1,
         other => other,
@@ -296,7 +296,7 @@ fn allocatable(facts: &Facts, resource: &str) -> i64 {
     }
 }
 
-/// The variables by which a Pod finds Services, as Docker's links named them.
+/// The variables by which a Pod finds Services, in the style of Docker links.
 fn service_links(pod: &Pod, services: &[Arc<Service>], room: &mut Room) -> Result<Env, TooLong> {
     let mut env = Env::default();
     let links = pod.spec().enable_service_links.unwrap_or(true);

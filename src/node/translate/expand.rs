@@ -1,19 +1,20 @@
-//! `$(VAR)` expansion as upstream does it: unknown references stay, `$$` escapes. Bounded: values that name each other double.
+//! `$(VAR)` expansion as upstream: unknown references stay, `$$` escapes. Bounded, as values that refer to each other double in
+//! size.
 
-/// The longest string that execve(2) takes, its end included (`MAX_ARG_STRLEN`).
+/// The longest string accepted by execve(2), including the terminator (`MAX_ARG_STRLEN`).
 pub const ONE: usize = 128 << 10;
-/// What it takes of arguments and environment in all: never more than three quarters of 8 MiB (execve(2), "Limits on size of
+/// Its limit for arguments and environment together: never more than three quarters of 8 MiB (execve(2), "Limits on size of
 /// arguments and environment").
 pub const ALL: usize = 6 << 20;
-/// What each string takes beside its bytes: a pointer to it (`bprm_stack_limits` of fs/exec.c).
+/// The overhead of each string: a pointer to it (`bprm_stack_limits` of fs/exec.c).
 pub const POINTER: usize = 8;
 
-/// What has been made is more than any process can be given.
+/// The result exceeds the limits of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("argument list too long: at most {ALL} bytes of args and env, {ONE} in one string")]
 pub struct TooLong;
 
-/// What is left of a process's [`ALL`].
+/// The remainder of a process's [`ALL`].
 #[derive(Debug)]
 pub struct Room(usize);
 
@@ -24,11 +25,11 @@ impl Default for Room {
 }
 
 impl Room {
-    /// Takes a string of so many bytes.
+    /// Reserves a string of this length.
     ///
     /// # Errors
     ///
-    /// That is more than there is, or than one string may have.
+    /// It exceeds the remainder or the limit of one string.
     pub fn take(&mut self, bytes: usize) -> Result<(), TooLong> {
         if bytes > ONE {
             return Err(TooLong);
@@ -37,7 +38,7 @@ impl Room {
         Ok(())
     }
 
-    /// Takes what a variable needs: its name and its value of so many bytes, `=`, and the end.
+    /// Reserves a variable: its name, `=`, a value of this length, and the terminator.
     ///
     /// # Errors
     ///
@@ -47,15 +48,15 @@ impl Room {
     }
 }
 
-/// Expands references in `text`; `lookup` gives a variable's value.
+/// Expands references in `text`; `lookup` returns a variable's value.
 ///
 /// # Errors
 ///
-/// The outcome is longer than one string of a process.
+/// The result is longer than one string of a process may be.
 pub fn expand<'a>(text: &str, lookup: impl Fn(&str) -> Option<&'a str>) -> Result<String, TooLong> {
     let mut out = String::with_capacity(text.len().min(ONE));
     let mut rest = text;
-    // What is not closed is looked for once.
+    // A missing closing parenthesis is searched for only once.
     let mut closes = true;
     while let Some(at) = rest.find('$') {
         out.push_str(&rest[..at]);

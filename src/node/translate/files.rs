@@ -6,16 +6,16 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::spec::PodExt;
 
-/// What the node knows about names.
+/// The node's DNS settings.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
-    /// Where the cluster's names are answered.
+    /// Addresses of the cluster's DNS.
     pub dns: Vec<IpAddr>,
     /// `cluster.local`
     pub domain: String,
 }
 
-/// The Pod's hostname: spec.hostname or the name, at most 63 characters; its FQDN where the Pod asks for that.
+/// The Pod's hostname: spec.hostname or the name, at most 63 characters; the FQDN if the Pod asks for it.
 pub fn hostname(pod: &Pod, domain: &str) -> String {
     let spec = pod.spec();
     if let Some(name) = spec.hostname_override.as_deref().filter(|n| !n.is_empty()) {
@@ -44,7 +44,7 @@ fn fqdn(pod: &Pod, domain: &str) -> Option<String> {
     Some(format!("{}.{subdomain}.{}.svc.{domain}", short_hostname(pod), pod.namespace()))
 }
 
-/// `/etc/hosts` of a Pod with a network of its own.
+/// `/etc/hosts` of a Pod with its own network.
 pub fn hosts(pod: &Pod, domain: &str, ips: &[IpAddr]) -> String {
     let mut text = String::from(
         "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n\
@@ -59,7 +59,7 @@ pub fn hosts(pod: &Pod, domain: &str, ips: &[IpAddr]) -> String {
     text + &aliases(pod)
 }
 
-/// `/etc/hosts` of a Pod on the host's network: the host's, and the aliases.
+/// `/etc/hosts` of a host network Pod: the host's file plus the aliases.
 pub fn host_hosts(pod: &Pod, host: &str) -> String {
     format!("# Kubernetes-managed hosts file (host network).\n{host}{}", aliases(pod))
 }

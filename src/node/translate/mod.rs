@@ -1,4 +1,4 @@
-//! The only place where a PodSpec becomes runtime words: a sandbox spec per Pod, an OCI spec per container. Pure.
+//! Translates PodSpecs to the runtime's terms, and nothing else does: a sandbox spec per Pod, an OCI spec per container. Pure.
 
 pub mod env;
 pub mod expand;
@@ -26,12 +26,12 @@ use super::{
 pub use expand::expand;
 use expand::{ALL, ONE, POINTER, Room};
 
-/// A file or folder of the host that a container shall see.
+/// A host file or folder to mount into a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mounted {
     pub source: PathBuf,
     pub destination: String,
-    /// Mount options as OCI has them: `rbind`, `ro`, `rprivate`, ...
+    /// OCI mount options: `rbind`, `ro`, `rprivate`, ...
     pub options: Vec<String>,
 }
 
@@ -43,10 +43,10 @@ impl Mounted {
     }
 }
 
-/// A device of the host that a container shall have, as the host has it.
+/// A host device for a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// Where the container finds it.
+    /// Its path in the container.
     pub path: String,
     /// `st_rdev`.
     pub number: u64,
@@ -56,13 +56,13 @@ pub struct Device {
     pub read_only: bool,
 }
 
-/// What a translation needs beside the manifest.
+/// The inputs of a translation besides the manifest.
 pub struct Context<'a> {
     pub pod: &'a Pod,
     pub part: &'a ContainerRef<'a>,
     pub order: &'a StartOrder,
     pub image: &'a Image,
-    /// What the manifest asks for; the image's own variables are added here.
+    /// The manifest's variables; those of the image are added here.
     pub env: env::Env,
     /// Volumes and managed files, in the manifest's order.
     pub mounts: Vec<Mounted>,
@@ -74,9 +74,9 @@ pub struct Context<'a> {
     pub memory: i64,
     /// Where `Localhost` seccomp profiles are kept.
     pub seccomp_dir: &'a Path,
-    /// The AppArmor profile that it runs under.
+    /// Its AppArmor profile.
     pub app_armor: Option<String>,
-    /// The ids of the host that Pods with users of their own have.
+    /// The host ids reserved for Pods with user namespaces.
     pub ids: IdPool,
 }
 
@@ -102,7 +102,7 @@ pub fn class_cgroup(class: qos::Class) -> CgroupName {
     CgroupName::new(&class.as_str().to_lowercase())
 }
 
-/// The Pod's sandbox. `node_network` is the node's network namespace where that is not the process's own.
+/// The Pod's sandbox. `node_network` is the node's network namespace if it has its own.
 pub fn sandbox(
     pod: &Pod,
     attempt: u32,
@@ -147,12 +147,11 @@ pub fn pod_limits(pod: &Pod, pids_max: Option<u64>) -> Resources {
     }
 }
 
-/// What containerd gives every network namespace of a Pod's own, ping and low ports without privilege; the Pod's own word
-/// goes before it.
+/// containerd's settings for every Pod network namespace: unprivileged ping and low ports; the Pod's own sysctls override them.
 const SYSCTLS: [(&str, &str); 2] =
     [("net.ipv4.ip_unprivileged_port_start", "0"), ("net.ipv4.ping_group_range", "0 2147483647")];
 
-/// The groups that there are in a user namespace of the Pod's own.
+/// The groups that exist in a Pod's user namespace.
 const OWN_GROUPS: (&str, &str) = ("net.ipv4.ping_group_range", "0 65535");
 
 fn sysctls(pod: &Pod) -> BTreeMap<String, String> {
@@ -169,7 +168,7 @@ fn sysctls(pod: &Pod) -> BTreeMap<String, String> {
 ///
 /// # Errors
 ///
-/// `CreateContainerConfigError` for a user that the manifest forbids, `CreateContainerError` for the rest that cannot be had.
+/// `CreateContainerConfigError` for a user that the manifest forbids, `CreateContainerError` for all other failures.
 pub fn container(mut context: Context<'_>) -> Result<ContainerSpec, ActionError> {
     let given = std::mem::take(&mut context.env);
     let Context { pod, part, order, image, .. } = &context;
@@ -213,7 +212,7 @@ pub fn container(mut context: Context<'_>) -> Result<ContainerSpec, ActionError>
             "rootfsPropagation": propagation(&context.mounts),
         },
     });
-    // Moved: there may be megabytes.
+    // Moved, not cloned: there may be megabytes.
     spec["process"]["env"] = Value::from(variables);
     let oci: oci::Spec = serde_json::from_value(spec).map_err(create_error)?;
     Ok(ContainerSpec {
@@ -223,7 +222,7 @@ pub fn container(mut context: Context<'_>) -> Result<ContainerSpec, ActionError>
             .as_ref()
             .map(|(name, restart)| ContainerId::new(sandbox_id(pod.uid(), order.sandbox), name.as_str(), *restart)),
         oci,
-        // The store gives the uppermost layer first, the runtime wants the lowest first.
+        // The store lists the uppermost layer first, the runtime the lowest.
         rootfs: Rootfs::Layers(image.layers.iter().rev().cloned().collect()),
         log: Some(LogSpec::new(context.log.clone())),
         stdin: container.stdin == Some(true),
@@ -242,7 +241,7 @@ fn block_device(device: &Device) -> Value {
     })
 }
 
-/// The rules of a container's devices: the usual ones, and leave for those that it is given.
+/// A container's device rules: the default ones, and access to its own devices.
 fn allowed(container: &Container, given: &[Device]) -> Result<Vec<oci::LinuxDeviceCgroup>, ActionError> {
     let mut rules = devices(container);
     for device in given {
@@ -255,12 +254,12 @@ fn allowed(container: &Container, given: &[Device]) -> Result<Vec<oci::LinuxDevi
     Ok(rules)
 }
 
-/// What a container may do to the host's devices.
+/// A container's access to the host's devices.
 pub fn devices(container: &Container) -> Vec<oci::LinuxDeviceCgroup> {
     profile::default_devices(is_privileged(container))
 }
 
-/// The image's variables, the hostname, then the manifest's; PATH, HOME and TERM where nobody says.
+/// The image's variables, the hostname, then the manifest's; PATH, HOME and TERM if unset.
 fn environment(context: &Context<'_>, given: env::Env, user: &security::User) -> env::Env {
     let mut all = env::Env::default();
     for pair in context.image.env() {
@@ -285,7 +284,7 @@ fn environment(context: &Context<'_>, given: env::Env, user: &security::User) ->
     all
 }
 
-/// `command` replaces the image's entrypoint and its cmd; `args` alone replaces the cmd.
+/// `command` replaces the image's entrypoint and cmd; `args` alone replaces the cmd.
 fn arguments(container: &Container, image: &Image, env: &env::Env) -> Result<Vec<String>, ActionError> {
     let mut room = Room::default();
     let mut expanded = |list: &Option<Vec<String>>| -> Result<Vec<String>, ActionError> {
@@ -309,12 +308,12 @@ fn arguments(container: &Container, image: &Image, env: &env::Env) -> Result<Vec
     Ok(all)
 }
 
-/// What no process can be given is refused here, before it is written anywhere.
+/// Rejects what exceeds the limits of a process, before it is written anywhere.
 fn check_size(args: &[String], variables: &[String]) -> Result<(), ActionError> {
     let sum = |list: &[String]| list.iter().map(|text| text.len() + 1 + POINTER).sum::<usize>();
     let longest = args.iter().chain(variables).map(|text| text.len() + 1).max().unwrap_or(0);
     if longest <= ONE && sum(args) + sum(variables) <= ALL {
-        // What has to be escaped grows.
+        // Escaping increases the size.
         let sent = protocol::fits(&args, 0).and_then(|beside| protocol::fits(&variables, beside));
         return sent.map(drop).map_err(|why| create_error(format!("{why}, args and env")));
     }
@@ -322,8 +321,8 @@ fn check_size(args: &[String], variables: &[String]) -> Result<(), ActionError> 
     Err(create_error(format!("argument list too long: {sizes}; at most {ALL}, {ONE} in one string")))
 }
 
-/// The system's mounts, then the Pod's; the runtime puts parents before children. Where the Pod's users are others on the host,
-/// its files are shown as if they were not: what is root's there is root's here.
+/// The system's mounts, then the Pod's; the runtime sorts parents before children. With a user namespace, the Pod's files are
+/// idmapped: what root owns on the host, root owns in the Pod.
 fn mounts(volumes: &[Mounted], privileged: bool, own_users: bool) -> Vec<Value> {
     let system = profile::default_mounts(privileged).into_iter();
     let mut all: Vec<Value> =
@@ -339,7 +338,7 @@ fn mounts(volumes: &[Mounted], privileged: bool, own_users: bool) -> Vec<Value> 
     all
 }
 
-/// The root must let through what the mounts let through.
+/// The root's propagation must allow that of the mounts.
 fn propagation(mounts: &[Mounted]) -> Option<&'static str> {
     let any = |option: &str| mounts.iter().any(|m| m.options.iter().any(|o| o == option));
     match () {
@@ -358,7 +357,7 @@ pub fn limits(resources: Option<&ResourceRequirements>) -> Resources {
         cpu_weight: Some(qos::cpu_weight(request.map_or(0, qos::millis))),
         cpu_quota_us: limit("cpu").map(qos::millis).and_then(qos::cpu_quota),
         memory_max,
-        // Without swap a limit is a limit; a container that meets it dies as a whole, as upstream has it on v2.
+        // Swap would soften the limit; a container that exceeds it is killed as a whole, as upstream on v2.
         memory_swap_max: memory_max.map(|_| 0),
         oom_group: memory_max.map(|_| true),
         ..Resources::default()

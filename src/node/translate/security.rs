@@ -1,4 +1,4 @@
-//! Security contexts: users and groups, capabilities, seccomp, masked paths; the container's word goes before the Pod's.
+//! Security contexts: users and groups, capabilities, seccomp, masked paths; the container's settings override the Pod's.
 
 use std::{
     collections::HashSet,
@@ -24,12 +24,12 @@ use crate::{
     spec::{PodExt, is_privileged},
 };
 
-/// Who a container runs as.
+/// The user of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct User {
     pub uid: u32,
     pub gid: u32,
-    /// The supplementary ones, the primary one among them.
+    /// The supplementary groups, including the primary one.
     pub groups: Vec<u32>,
     pub home: Option<String>,
 }
@@ -39,8 +39,8 @@ fn config_error(why: &str, pod: &Pod, container: &Container) -> ActionError {
     ActionError::new(Reason::CreateContainerConfigError, format!("{why} {place}"))
 }
 
-/// The user, by manifest and image. Upstream's `verifyRunAsNonRoot`, but that the uid
-/// decides which the process will have, however the image writes it.
+/// The user, from manifest and image. Like upstream's `verifyRunAsNonRoot`, but checks the process's actual uid, however the image
+/// specifies it.
 ///
 /// # Errors
 ///
@@ -78,15 +78,15 @@ pub fn user(pod: &Pod, container: &Container, image: &Image) -> Result<User, Act
         let group = u32::try_from(asked).ok().filter(|g| i32::try_from(*g).is_ok());
         groups.push(group.ok_or_else(|| create_error(format!("group {asked} is not in range 0-{}", i32::MAX)))?);
     }
-    // As containerd since CVE-2023-25173: who changes his primary group, by a set-group-ID program, must not lose what files
-    // forbid to it.
+    // As containerd since CVE-2023-25173: a process that changes its primary group, through a set-group-ID program, must not lose
+    // access restrictions by group.
     groups.push(ids.gid);
     groups.sort_unstable();
     groups.dedup();
     Ok(User { uid: ids.uid, gid: ids.gid, groups, home: ids.home })
 }
 
-/// Whether all ids of a user are among those that a Pod with users of its own has.
+/// Checks that all ids of a user are mapped in the Pod's user namespace.
 ///
 /// # Errors
 ///
@@ -101,12 +101,12 @@ pub fn check_mapped(user: &User) -> Result<(), ActionError> {
     }
 }
 
-/// Whether no id of a user with the host's users is one of Pods with users of their own. The image's `USER` may be one, and its
-/// `/etc/passwd` and `/etc/group` may give one; the manifest's are refused before (`admission::ids`).
+/// Checks that a user in the host's namespace has no id reserved for Pods with user namespaces. The image's `USER`, or its
+/// `/etc/passwd` and `/etc/group`, may specify one; the manifest's ids are checked earlier (`admission::ids`).
 ///
 /// # Errors
 ///
-/// One that is.
+/// The first reserved id.
 pub fn check_foreign(user: &User, pool: IdPool, pod: &Pod, container: &Container) -> Result<(), ActionError> {
     let refuse = |what: &str, id: u32| {
         let why = format!("container and image have {what} {id}: {}", pool.kept());
@@ -126,11 +126,11 @@ pub fn check_foreign(user: &User, pool: IdPool, pod: &Pod, container: &Container
 #[error("unknown capability \"{0}\"")]
 pub struct UnknownCapability(pub String);
 
-/// The capabilities of a container: the default set, less `drop`, plus `add`; all that there are for privileged ones.
+/// The capabilities of a container: the default set, minus `drop`, plus `add`; all for privileged ones.
 ///
 /// # Errors
 ///
-/// A name that is none of a capability.
+/// A name that is not a capability.
 pub fn capabilities(container: &Container) -> Result<HashSet<Capability>, UnknownCapability> {
     if is_privileged(container) {
         return Ok(profile::all_capabilities());
@@ -159,18 +159,18 @@ pub fn capabilities(container: &Container) -> Result<HashSet<Capability>, Unknow
     Ok(set)
 }
 
-/// The five sets: root holds them, others may only gain them by a file's capabilities.
+/// The five sets: root holds them, other users can only gain them through file capabilities.
 pub fn capability_sets(capabilities: &HashSet<Capability>, root: bool) -> Value {
     let none = HashSet::new();
     let held = if root { capabilities } else { &none };
     json!({ "bounding": capabilities, "effective": held, "permitted": held, "inheritable": [], "ambient": [] })
 }
 
-/// The seccomp filter: the runtime's default unless somebody says otherwise.
+/// The seccomp filter: the runtime's default unless specified otherwise.
 ///
 /// # Errors
 ///
-/// There is no such profile of the host's, or it is none.
+/// The host's profile does not exist or is invalid.
 pub fn seccomp(
     pod: &Pod,
     container: &Container,
@@ -197,14 +197,14 @@ pub fn seccomp(
     }
 }
 
-/// Larger profiles are none.
+/// Maximum size of a profile.
 const LARGEST_PROFILE: u64 = 1 << 20;
 
-/// The content of a file below a folder. No link is followed, and nothing but a file is read: neither leads a name elsewhere.
+/// The content of a file below a folder. Follows no symlinks, and reads only regular files: a name cannot escape.
 fn read_beneath(dir: &Path, name: &str) -> io::Result<Vec<u8>> {
     let dir = open(dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    // Without waiting for the other end of a pipe.
+    // Without blocking on the other end of a FIFO.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = File::from(openat2(&dir, name, flags, Mode::empty(), how)?);
     let found = file.metadata()?;

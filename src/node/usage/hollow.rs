@@ -1,5 +1,5 @@
-//! What a hollow node tells of usage: nothing runs there, so nothing is measured. A container is said to use what the Pod's
-//! annotation [`USAGE`] says, else what it requests; the node, what its containers use together.
+//! Usage reported by a hollow node: nothing runs there, so nothing is measured. A container's usage is what the Pod's annotation
+//! [`USAGE`] says, else its request; the node's is the sum.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -10,7 +10,7 @@ use super::meter::{Reading, Running, Sample};
 use crate::spec::{PodExt, USAGE};
 use podwright_api::Quantity;
 
-/// The counters of a hollow node, which grow with the time.
+/// The counters of a hollow node, growing with time.
 #[derive(Debug, Default)]
 pub struct Pretence {
     last: Option<Instant>,
@@ -21,7 +21,7 @@ pub struct Pretence {
 }
 
 impl Pretence {
-    /// Lets the counters grow to a moment. `pods`: as the server shows them.
+    /// Advances the counters to a point in time. `pods`: as the server shows them.
     pub fn sample(&mut self, pods: &[Arc<Pod>], at: Instant) -> Sample {
         let passed = self.last.replace(at).map_or(0, |last| at.duration_since(last).as_micros());
         let known = std::mem::take(&mut self.containers);
@@ -59,7 +59,7 @@ fn is_running(status: &ContainerStatus) -> bool {
     status.state.as_ref().is_some_and(|state| state.running.is_some())
 }
 
-/// Thousandths of a CPU, and bytes.
+/// Milli-CPUs and bytes.
 fn wish(pod: &Pod, container: &str) -> (u64, u64) {
     let requests = pod.part(container).and_then(|part| part.container.resources.as_ref()?.requests.clone());
     let said = |resource: &str| {

@@ -1,4 +1,4 @@
-//! From counters to rates: what was used between two samples. Pure.
+//! Converts counters to rates: the usage between two samples. Pure.
 
 use std::collections::HashMap;
 
@@ -7,11 +7,11 @@ use tokio::time::Instant;
 
 use podwright_api::metrics::{ContainerUsage, NodeUsage, PodUsage, Report, Usage};
 
-/// Counters as they stand at a moment.
+/// Counters at a point in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
     pub at: Instant,
-    /// The CPU time used so far, in microseconds; it only grows.
+    /// CPU time used so far, in microseconds; never decreases.
     pub cpu_us: u64,
     /// The working set, in bytes.
     pub memory: u64,
@@ -24,17 +24,17 @@ pub struct Running {
     pub pod: String,
     pub uid: String,
     pub container: String,
-    /// Of this one start of it: a restarted container has another, and counts from zero.
+    /// The id of this run: a restarted container has another, and counts from zero.
     pub id: String,
     pub reading: Reading,
 }
 
-/// What a node looks like at a moment.
+/// The usage of a node at a point in time.
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
-    /// `None`: it cannot be measured.
+    /// `None`: cannot be measured.
     pub node: Option<Reading>,
-    /// All that run, in any order.
+    /// All running containers, in any order.
     pub running: Vec<Running>,
 }
 
@@ -47,9 +47,9 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// The report of a sample, taken at `time`; and whether something in it lacks the point before.
+    /// The report of a sample, taken at `time`; and whether a previous point is missing for anything in it.
     ///
-    /// As metrics-server has it, a Pod is left out unless all its running containers have two points.
+    /// As in metrics-server, a Pod is left out unless all its running containers have two points.
     pub fn take(&mut self, sample: Sample, time: Timestamp) -> (Report, bool) {
         let before = std::mem::replace(&mut self.node, sample.node);
         let node = sample.node.and_then(|now| used(before?, now));
@@ -81,7 +81,7 @@ impl Meter {
     }
 }
 
-/// What was used between two readings, and in how many milliseconds; nothing where the counter went back or no time passed.
+/// The usage between two readings, and the milliseconds between them; nothing if the counter decreased or no time passed.
 fn used(before: Reading, now: Reading) -> Option<(u64, Usage)> {
     let window = now.at.checked_duration_since(before.at)?.as_micros();
     let cpu_us = now.cpu_us.checked_sub(before.cpu_us)?;

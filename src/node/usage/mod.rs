@@ -1,11 +1,11 @@
-//! What the node and its containers use: measured every 15 s, told to the server, which shows it as `metrics.k8s.io`.
+//! What the node and its containers use: measured every 15 s and reported to the server, which serves it as `metrics.k8s.io`.
 //!
 //! ```text
 //!  executor.usage()  --Sample-->  meter.rs (pure)  --Report-->  client.report()
 //! ```
 //!
-//! A container that has just been started is measured at once, and again soon after: so it has figures within ten seconds.
-//! Nothing is kept but the last sample; a report that does not reach the server is forgotten.
+//! A container that has just started is measured at once, and again soon after, so it has metrics within ten seconds. Only the last
+//! sample is kept; a report that does not reach the server is dropped.
 
 pub mod hollow;
 pub mod meter;
@@ -23,14 +23,14 @@ use meter::Meter;
 use podwright_api::metrics::Report;
 use podwright_client::Informer;
 
-/// How often everything is measured.
+/// The measuring interval.
 const PERIOD: Duration = Duration::from_secs(15);
-/// The same as long as something was measured only once; and the shortest time between two samples.
+/// The interval while something was measured only once; also the minimum between two samples.
 const SOON: Duration = Duration::from_secs(5);
-/// How long a container that was started is left alone: it would show nothing but its start.
+/// The delay before measuring a started container: earlier, it would only show its startup.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// What was measured last, as it is reported.
+/// The last measurement, as reported.
 #[derive(Debug, Default)]
 pub struct Used(Mutex<Option<Report>>);
 
@@ -45,7 +45,7 @@ impl Used {
     }
 }
 
-/// Tells of containers that have been started.
+/// Notifies of started containers.
 #[derive(Debug, Default)]
 pub struct Started(Notify);
 
@@ -55,7 +55,7 @@ impl Started {
     }
 }
 
-/// Measures and reports until the agent ends. `pods`: those that are bound to this node.
+/// Measures and reports until the agent ends. `pods`: those bound to this node.
 pub async fn run(shared: Arc<Shared>, pods: Informer<Pod>) {
     tokio::select! {
         () = report(&shared, &pods) => {}
@@ -75,7 +75,7 @@ async fn report(shared: &Shared, pods: &Informer<Pod>) {
                 pod.uid = uid;
                 true
             }
-            // A static Pod that no mirror shows yet.
+            // A static Pod without a mirror yet.
             None => false,
         });
         if (report.node.is_some() || !report.pods.is_empty())
@@ -93,7 +93,7 @@ async fn report(shared: &Shared, pods: &Informer<Pod>) {
     }
 }
 
-/// When to measure because of a container that was started just now.
+/// When to measure after a container has just started.
 fn sooner(last: Instant, now: Instant) -> Instant {
     (last + SOON).max(now + SETTLE)
 }

@@ -1,4 +1,4 @@
-//! Files that change all at once: kubelet's layout of a timestamped folder behind the symlink `..data`.
+//! Atomically updated files: kubelet's layout of a timestamped folder behind the symlink `..data`.
 //!
 //! ```text
 //!   key         -> ..data/key             what a container opens
@@ -23,24 +23,24 @@ use podwright_runtime::sys::shared;
 pub struct File {
     pub data: Vec<u8>,
     pub mode: u32,
-    /// The owner, where it is not root.
+    /// The owner, if not root.
     pub uid: Option<u32>,
 }
 
 /// Relative path -> file.
 pub type Payload = BTreeMap<PathBuf, File>;
 
-/// Files have whole pages of a tmpfs. What has no content takes less of the kernel, and counts as one.
+/// Files on a tmpfs use whole pages. Entries without content use less kernel memory, but count as one.
 pub const PAGE: usize = 4096;
 
-/// What a payload takes of a tmpfs: the pages of its files, and one for each folder and link that is made to show them.
+/// The tmpfs space of a payload: the pages of its files, and one for each folder and link needed to show them.
 pub fn takes(payload: &Payload) -> usize {
     /// The volume's own folder, that of the files, and the link to it.
     const OWN: usize = 3;
     let (mut pages, mut before): (usize, Option<&Path>) = (OWN, None);
     for (path, file) in payload {
         let shared = before.map_or(0, |before| before.iter().zip(path).take_while(|(a, b)| a == b).count());
-        // In their order, paths of one folder stand together: each folder is new once. The first of them has a link, too.
+        // In sorted order, paths of one folder are adjacent: each folder is new once. The first of them has a link, too.
         pages += path.iter().count().saturating_sub(shared + 1) + usize::from(shared == 0);
         pages += file.data.len().div_ceil(PAGE).max(1);
         before = Some(path);
@@ -51,12 +51,12 @@ pub fn takes(payload: &Payload) -> usize {
 const DATA: &str = "..data";
 const DATA_NEW: &str = "..data_tmp";
 
-/// Brings the folder `target` to show `payload` and nothing else, whatever is there: whoever wrote it last may have been killed
-/// half-way, and others may have been at it. Whether anything changed.
+/// Makes the folder `target` show exactly `payload`, whatever its current state: the last writer may have been killed midway, and
+/// others may have changed it. Returns whether anything changed.
 ///
 /// # Errors
 ///
-/// A path leads out of it, or something cannot be written: it shows what it showed, if nobody has been at it.
+/// A path escapes the folder, or something cannot be written: the old content remains, unless others have changed it.
 pub fn write(target: &Path, payload: &Payload, fs_group: Option<u32>, now: Timestamp) -> io::Result<bool> {
     for path in payload.keys() {
         check(path)?;
@@ -81,7 +81,7 @@ pub fn write(target: &Path, payload: &Payload, fs_group: Option<u32>, now: Times
     Ok(changed)
 }
 
-/// Fills a new folder and has `..data` lead to it: its name.
+/// Fills a new folder and points `..data` to it; returns its name.
 fn replace(target: &Path, payload: &Payload, fs_group: Option<u32>, now: Timestamp) -> io::Result<PathBuf> {
     let name = PathBuf::from(now.strftime("..%Y_%m_%d_%H_%M_%S.%N").to_string());
     let folder = target.join(&name);
@@ -100,7 +100,7 @@ fn replace(target: &Path, payload: &Payload, fs_group: Option<u32>, now: Timesta
     Ok(name)
 }
 
-/// Has `path` be a link to `to`. Whether it was not.
+/// Makes `path` a link to `to`. Returns whether it changed.
 fn link(path: &Path, to: &Path) -> io::Result<bool> {
     if fs::read_link(path).is_ok_and(|leads| leads == to) {
         return Ok(false);
@@ -120,17 +120,17 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// A number for all that a folder holds: names, kinds, sizes, modes, and when any of it was changed last. Another one says that
-/// somebody was there, and costs less than to read the files.
+/// A hash of everything in a folder: names, kinds, sizes, modes, and change times. A different hash reveals changes, and costs less
+/// than reading the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fingerprint {
     all: u64,
-    /// How many files, folders and links were looked at for it.
+    /// Number of files, folders and links visited.
     pub looks: usize,
 }
 
 impl Fingerprint {
-    /// Of no folder: each is looked at.
+    /// Matches no folder: forces a check.
     pub const NONE: Fingerprint = Fingerprint { all: 0, looks: 0 };
 }
 
@@ -153,7 +153,7 @@ fn tread(path: &Path, hasher: &mut impl Hasher, looks: &mut usize) {
     }
 }
 
-/// A path of a payload stays below its target and does not pretend to be ours.
+/// A path of a payload must stay below its target and not collide with our own names.
 fn check(path: &Path) -> io::Result<()> {
     let plain = path.components().all(|c| matches!(c, Component::Normal(_)));
     let ours = path.to_string_lossy().starts_with("..");
@@ -193,13 +193,13 @@ fn chown_folders(folder: &Path, group: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// The mode of a file: the group reads what it was given.
+/// The mode of a file: readable for its fsGroup.
 fn mode(file: &File, fs_group: Option<u32>) -> u32 {
     if fs_group.is_some() { file.mode | 0o440 } else { file.mode }
 }
 
-/// Whether a folder holds exactly `payload`. A file that cannot be read does not: containers that own it may keep everybody from
-/// reading it, and get another in its place.
+/// Whether a folder contains exactly `payload`. A file that cannot be read does not count: containers that own it may block
+/// reading, and it is replaced.
 fn shows(folder: &Path, payload: &Payload, fs_group: Option<u32>) -> bool {
     let mut found = BTreeSet::new();
     collect(folder, Path::new(""), &mut found);

@@ -1,7 +1,7 @@
-//! Claims: what the PersistentVolume of a Pod's claim is on this node, and whether the Pod may have it.
+//! Claims: locates the PersistentVolume of a Pod's claim on this node, and checks whether the Pod may use it.
 //!
-//! Upstream: `getPVCExtractPV`, `getPVSpec` and `createVolumeSpec` of the kubelet's volume manager, and its plugins
-//! `local` and `host_path`. A volume of the built-in provisioner is where its name says, not where its manifest says.
+//! Upstream: `getPVCExtractPV`, `getPVSpec` and `createVolumeSpec` of the kubelet's volume manager, and its plugins `local` and
+//! `host_path`. The path of a built-in provisioner's volume follows from its name, not its manifest.
 
 use std::{os::unix::fs::FileTypeExt, path::PathBuf};
 
@@ -15,25 +15,25 @@ use super::{
 use crate::spec::PodExt;
 use podwright_api::persistent_volume::{Used, claim_phase, claim_ref, is_own, is_reachable, uid, volume_name};
 
-/// What a volume is on this node.
+/// A volume on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BoundVolume {
     /// The PersistentVolume's name.
     pub volume: String,
     pub path: PathBuf,
     pub kind: Kind,
-    /// To be a device of the containers, not a folder.
+    /// A device for the containers, not a folder.
     pub block: bool,
-    /// One Pod alone may have it.
+    /// Only one Pod may use it.
     pub alone: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// With the type that `path` has to be of.
+    /// With the required type of `path`.
     HostPath(String),
     Local,
-    /// Of the built-in provisioner, and how large it is to be.
+    /// Of the built-in provisioner, with its size limit.
     Provisioned(Identity, Option<u64>),
 }
 
@@ -41,7 +41,7 @@ pub enum Kind {
 ///
 /// # Errors
 ///
-/// The Pod has to wait: it is bound to none, is another's, or is about to go.
+/// The Pod must wait: the claim is unbound, belongs to another Pod, or is being deleted.
 pub fn bound<'c>(pod: &Pod, used: &Used, claim: &'c PersistentVolumeClaim) -> Result<&'c str, ClaimError> {
     let name = || format!("{}/{}", pod.namespace(), used.name);
     if used.ephemeral {
@@ -56,7 +56,7 @@ pub fn bound<'c>(pod: &Pod, used: &Used, claim: &'c PersistentVolumeClaim) -> Re
     volume_name(claim).ok_or_else(|| ClaimError::NoVolumeName(name()))
 }
 
-/// Whether any container wants a Pod's volume as a folder, and whether any wants it as a device.
+/// Whether any container uses a Pod's volume as a folder, and whether any uses it as a device.
 fn wanted(pod: &Pod, name: &str) -> (bool, bool) {
     let parts = pod.parts();
     let mut mounts = parts.iter().flat_map(|part| part.container.volume_mounts.iter().flatten());
@@ -64,12 +64,12 @@ fn wanted(pod: &Pod, name: &str) -> (bool, bool) {
     (mounts.any(|mount| mount.name == name), devices.any(|device| device.name == name))
 }
 
-/// What the volume of a claim is here, by what its manifest says; nothing has been looked at on the machine yet.
+/// The volume of a claim on this node, from its manifest; nothing on the machine has been checked yet.
 ///
 /// # Errors
 ///
-/// The PersistentVolume is not the claim's, cannot be what the Pod's containers want, is out of this node's reach, or of a kind that
-/// it does not mount.
+/// The PersistentVolume does not belong to the claim, has the wrong mode for the Pod's containers, is out of this node's reach, or
+/// of an unsupported type.
 pub fn place(
     pod: &Pod,
     volume: &Volume,
@@ -109,7 +109,7 @@ pub fn place(
     Ok(BoundVolume { volume: name, path: PathBuf::from(path), kind, block, alone })
 }
 
-/// The field of a volume that says what it is: `nfs`, `csi`, ...
+/// The field of a volume's source: `nfs`, `csi`, ...
 fn source(volume: &PersistentVolume) -> String {
     const OTHERS: [&str; 8] = [
         "accessModes",
@@ -128,16 +128,16 @@ fn source(volume: &PersistentVolume) -> String {
 }
 
 impl BoundVolume {
-    /// Looks whether what is at the path can be mounted.
+    /// Checks that the path can be mounted.
     ///
     /// # Errors
     ///
-    /// It is not there, or is something else.
+    /// It does not exist, or is of another type.
     pub fn check(&self) -> Result<(), MountError> {
         if let Kind::HostPath(kind) = &self.kind {
             host_path::check(&self.path, kind).map_err(|why| self.failed("MountVolume.SetUp", why))?;
         }
-        // Where nothing is said of a folder of the host, none needs to be there: it is made, as container runtimes do.
+        // Without a required type a host folder need not exist: it is created, as container runtimes do.
         let found = std::fs::metadata(&self.path);
         if self.kind == Kind::HostPath(String::new()) && !self.block && found.is_err() {
             let made = std::fs::create_dir_all(&self.path);
@@ -159,7 +159,7 @@ impl BoundVolume {
         }
     }
 
-    /// As upstream tells of what did not go well with a volume.
+    /// The error in upstream's words for a failed volume.
     pub fn failed(&self, stage: &'static str, why: VolumeError) -> MountError {
         MountError::Failed { stage, volume: self.volume.clone(), block: self.block, why }
     }

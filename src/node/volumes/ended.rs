@@ -1,5 +1,5 @@
-//! What Pods that have ended leave in memory: their files have no names any more, and yet somebody may have them open, who was
-//! handed them by a container. A Pod's tmpfs counts for its namespace until the last of them is closed, across agents.
+//! Memory left by ended Pods: their unlinked files may still be open in processes that got them from a container. A Pod's tmpfs
+//! counts for its namespace until the last of them is closed, across agent restarts.
 
 use std::{
     fs, io,
@@ -24,9 +24,9 @@ use super::{
 };
 use crate::mounts;
 
-/// As long may one Pod's files take while others wait for their turn: memory is quick, and what stays counts until another look.
+/// Time limit for deleting one Pod's files while others wait: memory is fast, and the rest counts until the next check.
 const A_LOOK: Duration = Duration::from_secs(5);
-/// No uid: Pods' own are beside it.
+/// Not a uid: Pods' own folders are beside it.
 pub const FOLDER: &str = ".ended";
 
 /// Cheap to clone.
@@ -35,15 +35,14 @@ pub struct Ended {
     folder: PathBuf,
     shares: Arc<Shares>,
     held: HeldVolumes,
-    /// Of Pods that are gone, and have no journal any more.
+    /// For Pods that are gone, and have no journal any more.
     kernel: Kernel,
-    /// Held while something comes into the folder, or goes.
+    /// Held while entries of the folder are added or removed.
     turn: Arc<Mutex<()>>,
 }
 
 impl Ended {
-    /// Below the node's tmpfs. What an agent before this one has left there counts, that of Pods that live as well: until it is
-    /// known whether they do.
+    /// Below the node's tmpfs. What an earlier agent left there counts, including that of living Pods, until their state is known.
     pub fn open(memory: &Path, shares: Arc<Shares>, held: HeldVolumes) -> Ended {
         let kernel = Kernel::new(&JournalWriter::none());
         let ended = Ended { folder: memory.join(FOLDER), shares, held, kernel, turn: Arc::default() };
@@ -55,26 +54,26 @@ impl Ended {
         for place in entries(&ended.folder) {
             match mounts::namespace_of(&place) {
                 Some(namespace) => ended.hold(&place, &place, &namespace),
-                // It was killed before it could mount there, or before it could remove it.
+                // The agent was killed before mounting there, or before removing it.
                 None => drop(fs::remove_dir(&place)),
             }
         }
-        // It was killed before it could remove it: while something is in it it stays.
+        // The agent was killed before removing it: fails while it is not empty.
         fs::remove_dir(&ended.folder).ok();
         ended
     }
 
-    /// Ends what a Pod has in this folder of the node's tmpfs. It is gone afterwards, and there may be another one of the same name.
+    /// Releases a Pod's tmpfs in this folder. It is gone afterwards, and another one of the same name may be created.
     ///
     /// # Errors
     ///
     /// It is still there, and counts.
     pub fn end(&self, kernel: &Kernel, own: &Path) -> Result<()> {
-        // One that somebody has taken away holds what it held.
+        // If it was unmounted externally, it still holds its memory.
         if let Err(error) = self.held.mend_at(own) {
             tracing::warn!("{}: {error}", own.display());
         }
-        // Nobody brings it back from here on.
+        // It is not restored from here on.
         self.held.forget(own);
         self.leave(kernel, own).map_err(file(own))?;
         self.shares.forget(own);
@@ -94,11 +93,11 @@ impl Ended {
         give_up(kernel, own)
     }
 
-    /// Mounts it at a place of its own, too.
+    /// Mounts it at a separate place, too.
     fn keep(&self, kernel: &Kernel, own: &Path, namespace: &str) -> io::Result<()> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let place = self.place(own)?;
-        // A mount of a shared one cannot be moved; a copy can.
+        // A shared mount cannot be moved, but cloned.
         let copy = kernel.clone_tree(own, false)?;
         kernel.attach_at(copy.as_fd(), &place)?;
         tracing::info!(namespace, path = %place.display(), "files of an ended Pod's volumes are still open");
@@ -113,7 +112,7 @@ impl Ended {
         }
     }
 
-    /// A new folder for it.
+    /// Creates a folder for it.
     fn place(&self, own: &Path) -> io::Result<PathBuf> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
         let uid = own.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy();
@@ -128,7 +127,7 @@ impl Ended {
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    /// Gives up what nobody has open any more.
+    /// Releases those without open files.
     pub fn look(&self) {
         let places = self.shares.below(&self.folder);
         if places.is_empty() {
@@ -142,14 +141,14 @@ impl Ended {
                 Err(error) => tracing::warn!("{}: {error}", place.display()),
             }
         }
-        // Not while something is in it.
+        // Fails while it is not empty.
         fs::remove_dir(&self.folder).ok();
     }
 
     fn is_given_up(&self, place: &Path) -> io::Result<bool> {
-        // Nothing is there when all of the node's has gone.
+        // Nothing is there when the node's whole tmpfs is gone.
         if mounts::room_of(place) > 0 {
-            // What could not be removed before: a mount of it was in use.
+            // Could not be removed before: a mount of it was in use.
             let has_names = fs::read_dir(place)?.next().is_some();
             if mounts::is_used(place)? && !has_names {
                 return Ok(false);
@@ -168,8 +167,8 @@ impl Ended {
     }
 }
 
-/// Takes away what somebody has mounted in a Pod's folder and over it: the namespace of the Pod's own tmpfs, which stays. `None`: it
-/// has none.
+/// Unmounts external mounts in and over a Pod's folder; returns the namespace of the Pod's own tmpfs, which stays. `None`: it has
+/// none.
 fn uncovered(kernel: &Kernel, own: &Path) -> io::Result<Option<String>> {
     let all = mounts::below(own);
     let canonical = fs::canonicalize(own)?;
@@ -187,9 +186,9 @@ fn uncovered(kernel: &Kernel, own: &Path) -> io::Result<Option<String>> {
     Ok(None)
 }
 
-/// Removes the files of a tmpfs, which give their memory back at once, whoever has them open.
+/// Deletes the files of a tmpfs, truncating them so that their memory is freed even if they are open.
 fn empty(own: &Path) {
-    // What is left counts.
+    // The rest counts.
     if let Err(error) = wipe(own, A_LOOK) {
         tracing::warn!("failed to empty {}: {error}", own.display());
     }

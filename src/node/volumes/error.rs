@@ -1,9 +1,9 @@
-//! Why something of a Pod's volumes fails, told so that a caller can act on it.
+//! Errors of Pods' volumes, in a form that callers can act on.
 //!
 //! ```text
 //!   MountError     a volume is not set up: becomes the event of its Pod, in upstream's words
-//!   ClaimError       why its claim gives it none
-//!   VolumeError      what fails with it, or with a Pod's folder
+//!   ClaimError       its claim provides none
+//!   VolumeError      a failure of it, or of a Pod's folder
 //!     LocalError       of the built-in provisioner
 //! ```
 
@@ -19,25 +19,25 @@ use crate::{
     translate::env::FieldError,
 };
 
-/// Unless something else is said, the error of what is done with volumes.
+/// The default error of volume operations.
 pub type Result<T, E = VolumeError> = std::result::Result<T, E>;
 
-/// What fails with a volume, or with a Pod's folder.
+/// A failure of a volume, or of a Pod's folder.
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
     #[error("this kind of volume is not supported by this node")]
     NotSupported,
-    /// An object of the API that is not optional: `configmap` or `secret`, and its name.
+    /// A required API object: `configmap` or `secret`, and its name.
     #[error("{kind} \"{name}\" not found")]
     NotFound { kind: &'static str, name: String },
-    /// `kind`: of which object, as upstream names its keys.
+    /// `kind`: the object's kind, as in upstream's message.
     #[error("references non-existent {kind} key: {key}")]
     NoSuchKey { kind: &'static str, key: String },
     #[error("a path of {0} elements, more than {DEEPEST}")]
     TooDeep(usize),
     #[error("the Pod's volumes show more than {0} bytes of API objects")]
     TooLarge(usize),
-    /// A namespace has its share of the node's memory.
+    /// The namespace would exceed its share of the node's memory.
     #[error("the volumes of namespace {namespace} would have {bytes} bytes of this node's memory, and may have {most}")]
     OverShare { namespace: String, bytes: usize, most: usize },
     #[error(transparent)]
@@ -48,7 +48,7 @@ pub enum VolumeError {
     Token(#[source] Status),
     #[error("failed to fetch token: the server gave no token")]
     NoToken,
-    /// What is at the path of the host is not what its type asks for: `a directory`, `a socket file`, ...
+    /// The host path is not of the required type: `a directory`, `a socket file`, ...
     #[error("hostPath type check failed: {path} is not {wanted}")]
     HostPathType { path: PathBuf, wanted: &'static str },
     #[error("{0} is an invalid volume type")]
@@ -61,7 +61,7 @@ pub enum VolumeError {
     NotADirectory(PathBuf),
     #[error("volume uses the ReadWriteOncePod access mode and is already in use by another pod")]
     TakenByAnother,
-    /// What is mounted below a Pod's folder is not ours to delete.
+    /// Mounts below a Pod's folder must not be deleted.
     #[error("{0}: something is still mounted there")]
     StillMounted(PathBuf),
     /// Of the built-in provisioner.
@@ -70,21 +70,21 @@ pub enum VolumeError {
     /// A file that cannot be read or written.
     #[error("{path}: {source}")]
     File { path: PathBuf, source: io::Error },
-    /// A file or folder of which `call` says what was to be done with it.
+    /// A file operation; `call` says which.
     #[error("{call} {path}: {source}")]
     Call { call: &'static str, path: PathBuf, source: io::Error },
-    /// A mount.
+    /// A failed mount.
     #[error(transparent)]
     Mount(#[from] SysError),
-    /// Work beside the threads that all Pods share has panicked.
+    /// Work on a blocking thread panicked.
     #[error("{0}")]
     Panicked(String),
-    /// A teardown went on past these errors.
+    /// A teardown that continued past these errors.
     #[error("{}", .0.iter().map(|e| e.to_string()).collect::<Vec<_>>().join("; "))]
     Several(Vec<VolumeError>),
 }
 
-/// Why a claim does not give its Pod a volume, or not yet.
+/// Why a claim does not provide a volume, or not yet.
 #[derive(Debug, thiserror::Error)]
 pub enum ClaimError {
     #[error("it names no claim")]
@@ -93,7 +93,7 @@ pub enum ClaimError {
     Object(#[from] ObjectError),
     #[error(transparent)]
     NotOwner(#[from] NotOwner),
-    /// `namespace/name`; so are those of the next two. Nobody is to begin to use what is about to go.
+    /// `namespace/name`, as in the next two. A claim being deleted gets no new users.
     #[error("error processing PVC {0}: PVC is being deleted")]
     BeingDeleted(String),
     #[error("error processing PVC {0}: PVC is not bound")]
@@ -118,27 +118,27 @@ pub enum ClaimError {
 /// Why a volume of a Pod is not set up.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
-    /// It does not get as far as to be mounted: upstream's `WaitForAttachAndMount`. `volume`: its name in the Pod.
+    /// Failed before mounting: upstream's `WaitForAttachAndMount`. `volume`: its name in the Pod.
     #[error(
         "Unable to attach or mount volumes: unmounted volumes=[{volume}], unattached volumes=[], \
          failed to process volumes=[{volume}]: {why}"
     )]
     Unprocessed { volume: String, why: ClaimError },
-    /// No node like this one reaches the PersistentVolume of that name.
+    /// The PersistentVolume of that name is not accessible from this node.
     #[error("MountVolume.NodeAffinity check failed for volume {volume:?} : no matching NodeSelectorTerms")]
     NodeAffinity { volume: String },
-    /// `stage`: upstream's operation. `volume`: its name in the Pod, or of the PersistentVolume that a claim has given it.
+    /// `stage`: upstream's operation. `volume`: its name in the Pod, or that of the claim's PersistentVolume.
     #[error("{stage} failed for volume {volume:?} : {why}")]
     Failed { stage: &'static str, volume: String, block: bool, why: VolumeError },
 }
 
 impl MountError {
-    /// The folder or the files of a volume cannot be made.
+    /// The folder or the files of a volume cannot be created.
     pub fn set_up(volume: &str, why: VolumeError) -> MountError {
         MountError::Failed { stage: "MountVolume.SetUp", volume: volume.to_owned(), block: false, why }
     }
 
-    /// A claim gives it no volume.
+    /// A claim provides no volume.
     pub fn unprocessed(volume: &str, why: impl Into<ClaimError>) -> MountError {
         MountError::Unprocessed { volume: volume.to_owned(), why: why.into() }
     }
@@ -157,13 +157,13 @@ impl From<MountError> for ActionError {
     }
 }
 
-/// Words an error of the operating system by the file that it is about.
+/// Wraps an OS error with the file.
 pub fn file(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> VolumeError {
     let path = path.into();
     move |source| VolumeError::File { path, source }
 }
 
-/// The same, by what was to be done with that file, too.
+/// Wraps an OS error with the file and the operation.
 pub fn call(call: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> VolumeError {
     let path = path.into();
     move |source| VolumeError::Call { call, path, source }

@@ -1,4 +1,4 @@
-//! Brings back what somebody else has taken away of Pods' volumes: mounts, links, and files of API objects.
+//! Restores parts of Pods' volumes that were removed externally: mounts, links, and files of API objects.
 
 use std::collections::BTreeSet;
 
@@ -6,10 +6,10 @@ use super::{Volumes, error::VolumeError};
 use crate::disk;
 
 impl Volumes {
-    /// Brings back mounts and links that somebody has taken away, mounts with all that is in them, and gives up what ended Pods have
-    /// left once nobody has it open. Returns what was brought back, in words.
+    /// Restores removed mounts, with their contents, and links; releases the memory of ended Pods once its files are closed.
+    /// Returns what was restored, in words.
     pub async fn mend(&self) -> Vec<String> {
-        // Pods' own are mounted in it.
+        // Pods' own tmpfs are mounted in it.
         let memory = self.mend_memory().await;
         let (held, ended) = (self.held.clone(), self.ended.clone());
         let look = move || {
@@ -23,7 +23,7 @@ impl Volumes {
         memory.into_iter().chain(mended).collect()
     }
 
-    /// Brings the tmpfs of Secrets back. Returns what was done, in words.
+    /// Restores the tmpfs of Secrets. Returns what was done, in words.
     async fn mend_memory(&self) -> Option<String> {
         let memory = self.memory.clone();
         match disk::work(move || memory.mend()).await.map_err(VolumeError::Panicked).and_then(|done| Ok(done?)) {
@@ -36,9 +36,9 @@ impl Volumes {
         }
     }
 
-    /// The Pods whose files of ConfigMaps, Secrets and the like somebody else has changed since they were written: their uids.
+    /// The uids of Pods whose files of ConfigMaps, Secrets and the like were changed externally since they were written.
     pub async fn damaged(&self) -> BTreeSet<String> {
-        // Files that are only hidden are not written again, to a disk.
+        // If the tmpfs is only hidden, its files must not be rewritten to a disk.
         if self.mend_memory().await.is_some() {
             tracing::warn!("the tmpfs of Secrets was unmounted: mounted it again");
         }

@@ -1,5 +1,5 @@
-//! What Pods have of their volumes beside files of API objects: mounts of memory, and links to where their claims' volumes are. One
-//! that somebody has taken away comes back, a mount with what is in it.
+//! Mounts and links of Pods' volumes, besides files of API objects: in-memory mounts, and links to claims' volumes. Removed ones
+//! are restored, mounts with their contents.
 
 use std::{
     collections::BTreeMap,
@@ -18,7 +18,7 @@ pub struct HeldVolumes(Arc<Mutex<BTreeMap<PathBuf, Held>>>);
 enum Held {
     /// `ours`: this agent has mounted it itself. `kernel`: for whom it comes back.
     Mount { kept: Kept, ours: bool, kernel: Kernel },
-    /// Where it leads.
+    /// Its target.
     Link(PathBuf),
 }
 
@@ -49,28 +49,28 @@ impl HeldVolumes {
         Ok(())
     }
 
-    /// Makes a link that is to stay, in the place of one that there may be.
+    /// Creates a link to keep in place, replacing an existing one.
     ///
     /// # Errors
     ///
-    /// It cannot be made.
+    /// It cannot be created.
     pub fn lead(&self, link: &Path, to: &Path) -> io::Result<()> {
         lead(link, to)?;
         self.link(link, to);
         Ok(())
     }
 
-    /// This link is to stay.
+    /// Keeps this link in place.
     pub fn link(&self, path: &Path, to: &Path) {
         self.lock().insert(path.to_owned(), Held::Link(to.to_owned()));
     }
 
-    /// What is below this folder may go.
+    /// Stops keeping what is below this folder.
     pub fn forget(&self, folder: &Path) {
         self.lock().retain(|path, _| !path.starts_with(folder));
     }
 
-    /// The same; the mounts among it that are ours.
+    /// The same; returns the mounts among it that are ours.
     pub fn take_mounts(&self, folder: &Path) -> Vec<Kept> {
         let mut all = self.lock();
         let paths: Vec<PathBuf> = all.keys().filter(|path| path.starts_with(folder)).cloned().collect();
@@ -81,10 +81,9 @@ impl HeldVolumes {
         taken.collect()
     }
 
-    /// Brings back mounts that are gone, and links that are or lead elsewhere: what that was, in words. What somebody has mounted over a
-    /// volume stays.
+    /// Restores missing mounts, and missing or changed links; returns them in words. External mounts over a volume stay.
     pub fn mend(&self) -> Vec<String> {
-        // Held all the while: what is forgotten is not brought back.
+        // Locked throughout, so that what is being dropped is not restored.
         let mut all = self.lock();
         let mut mended = Vec::new();
         for (path, held) in all.iter_mut() {
@@ -97,7 +96,7 @@ impl HeldVolumes {
         mended
     }
 
-    /// The same of what is at this path; whether it was gone.
+    /// The same for this path; returns whether it was missing.
     ///
     /// # Errors
     ///
@@ -107,7 +106,7 @@ impl HeldVolumes {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Held>> {
-        // Each change is whole at once.
+        // Each change is atomic.
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

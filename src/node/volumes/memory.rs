@@ -1,4 +1,4 @@
-//! The node's tmpfs, in which each Pod has one of its own: what is in memory never comes to a disk.
+//! The node's tmpfs, in which each Pod has its own: data in memory never reaches a disk.
 
 use std::{
     io,
@@ -16,18 +16,18 @@ use crate::mounts;
 
 pub struct Memory {
     path: PathBuf,
-    /// `None`: it has been taken away for good.
+    /// `None`: it has been removed for good.
     kept: Mutex<Option<Kept>>,
-    /// It is no Pod's.
+    /// Not of a Pod.
     kernel: Kernel,
 }
 
 impl Memory {
-    /// The folder becomes a tmpfs, unless it is one already.
+    /// Mounts a tmpfs on the folder, unless it has one.
     ///
     /// # Errors
     ///
-    /// It cannot be made, or nothing be mounted there.
+    /// The folder cannot be created or mounted on.
     pub fn open(path: PathBuf) -> io::Result<Memory> {
         let kernel = Kernel::new(&JournalWriter::none());
         mounts::keep_in_memory(&kernel, &path)?;
@@ -41,7 +41,7 @@ impl Memory {
         &self.path
     }
 
-    /// Brings it back; whether it was gone.
+    /// Restores it; returns whether it was missing.
     ///
     /// # Errors
     ///
@@ -50,7 +50,7 @@ impl Memory {
         Ok(self.kept().as_mut().map(|kept| kept.mend(&self.kernel)).transpose()?.unwrap_or(false))
     }
 
-    /// Takes it away, and nobody brings it back.
+    /// Unmounts it for good.
     ///
     /// # Errors
     ///
@@ -62,7 +62,7 @@ impl Memory {
     }
 
     fn kept(&self) -> MutexGuard<'_, Option<Kept>> {
-        // A mount is brought back in one step.
+        // Restoring a mount is atomic.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

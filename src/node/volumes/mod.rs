@@ -1,14 +1,14 @@
 //! Volumes: from `spec.volumes` to folders on the host, and from `volumeMounts` to bind mounts.
 //!
 //! ```text
-//!   <state>/pods/<uid>/volumes/<name>                 emptyDir, configMap; of a claim a link to where its volume is
-//!   <state>/pods/<uid>/volumes/.new-<name>            an emptyDir that is being made
+//!   <state>/pods/<uid>/volumes/<name>                 emptyDir, configMap; for a claim a link to its volume
+//!   <state>/pods/<uid>/volumes/.new-<name>            an emptyDir being created
 //!   <state>/pods/<uid>/taken/<PersistentVolume>       another link there: the volume is in use by the Pod
 //!   <state>/local-volumes/<PersistentVolume>          of the built-in provisioner: `local`
 //!   <run>/volumes/<uid>/<name>                        secret, projected, downwardAPI: a tmpfs for each Pod
-//!   <run>/volumes/.ended/<uid>.<n>                    such a tmpfs whose Pod has ended, while somebody has files of it open
-//!   <state>/pods/<uid>/owner                          the Pod's namespace, and the ids of the host that its users are: `owner`
-//!   <state>/pods/.aside-<n>.<owner>                   what a Pod that is gone has left, until it is removed; the same of an emptyDir
+//!   <run>/volumes/.ended/<uid>.<n>                    the tmpfs of an ended Pod, while its files are open
+//!   <state>/pods/<uid>/owner                          the Pod's namespace, and its users' host ids: `owner`
+//!   <state>/pods/.aside-<n>.<owner>                   what a removed Pod has left, until it is deleted; the same for an emptyDir
 //!   <state>/pods/<uid>/subpaths/<container>/<index>   what a subPath resolved to, bound there
 //! ```
 
@@ -62,11 +62,10 @@ use shares::Shares;
 use shown::Shown;
 pub use tokens::Tokens;
 
-/// The most elements that the path of an item, and a `subPath`, may have: the agent makes the folders, and they count for nobody's
-/// limit of memory.
+/// Maximum number of path elements of an item and a `subPath`: the agent creates the folders, and they count for no memory limit.
 const DEEPEST: usize = 64;
 
-/// So many volumes of a node are written at once.
+/// Number of a node's volumes written at the same time.
 const WRITTEN: usize = 2;
 
 pub struct Volumes {
@@ -80,20 +79,20 @@ pub struct Volumes {
     /// The volumes of the built-in provisioner that this node keeps.
     local: local::Folders,
     recorder: Recorder,
-    /// Held while a Pod takes a volume that may be for one alone.
+    /// Held while a Pod takes a volume that may be for one Pod only.
     taking: Mutex<()>,
-    /// Who has how much of `memory`.
+    /// Each namespace's use of `memory`.
     shares: Arc<Shares>,
-    /// Held while a Pod's tmpfs is made, or grows.
+    /// Held while a Pod's tmpfs is created, or grows.
     growing: Arc<Mutex<()>>,
-    /// What Pods' volumes show of API objects.
+    /// The size of API objects shown by Pods' volumes.
     rooms: Rooms,
     turns: FairSemaphore,
-    /// What goes through all files of a volume.
+    /// For operations on all files of a volume.
     walks: FairPool,
-    /// What removes volumes of the built-in provisioner.
+    /// For removing volumes of the built-in provisioner.
     deletions: FairPool,
-    /// What Pods have left.
+    /// For deleting what Pods have left.
     removals: Removals,
     shown: Shown,
     held: HeldVolumes,
@@ -101,12 +100,12 @@ pub struct Volumes {
 }
 
 impl Volumes {
-    /// `memory` becomes a tmpfs, unless it is one already; volumes of the built-in provisioner are below `local`. What an earlier agent
-    /// has put aside is removed from now on.
+    /// `memory` becomes a tmpfs, unless it is one; volumes of the built-in provisioner are below `local`. Starts deleting what an
+    /// earlier agent has moved aside.
     ///
     /// # Errors
     ///
-    /// A folder cannot be made, or nothing be mounted there.
+    /// A folder cannot be created or mounted on.
     #[expect(clippy::too_many_arguments, reason = "each is a part of the node, made once")]
     pub fn open(
         pods: PathBuf,
@@ -120,7 +119,7 @@ impl Volumes {
     ) -> io::Result<Volumes> {
         fs::create_dir_all(&pods)?;
         removals.find(&pods);
-        // That of Pods that are still there: what is aside says whose ids it has, when its Pod has ended.
+        // Data of existing Pods: what is aside records its own ids if its Pod has ended.
         owner::folders(&pods).for_each(|pod| removals.find(&pod.path().join("volumes")));
         let memory = Memory::open(memory)?;
         let (shares, turns, shown) =
@@ -150,13 +149,12 @@ impl Volumes {
         Ok(volumes)
     }
 
-    /// Does something with all files of a volume, in a turn of the namespace that has it: as long as they take, it has few places.
-    /// Errors: it panicked.
+    /// Runs an operation on all files of a volume, in a turn of its namespace: long ones use few places. Fails if it panics.
     async fn walk<T: Send + 'static>(&self, namespace: &str, act: impl FnOnce() -> T + Send + 'static) -> Result<T> {
         self.walks.run(namespace, act).await.ok_or_else(|| VolumeError::Panicked("a task panicked".to_owned()))
     }
 
-    /// The same for removing volumes, of which no Pod that starts waits for any. Errors: it panicked.
+    /// The same for removing volumes, which no starting Pod waits for. Fails if it panics.
     async fn delete<T: Send + 'static>(
         &self,
         namespace: &str,
@@ -165,7 +163,7 @@ impl Volumes {
         self.deletions.run(namespace, act).await.ok_or_else(|| LocalError::Panicked("a task panicked".to_owned()))
     }
 
-    /// The volumes of the built-in provisioner that this node keeps.
+    /// The built-in provisioner's volumes kept on this node.
     pub fn local(&self) -> &local::Folders {
         &self.local
     }
@@ -174,8 +172,8 @@ impl Volumes {
         self.pods.join(pod.uid())
     }
 
-    /// Where the Pod's tmpfs is mounted a second time. An agent of release 0.1 that takes the node back does not know of Pods' own
-    /// tmpfs; but it unmounts what is below a Pod's folder, and so can remove the Pod.
+    /// The second mount point of the Pod's tmpfs. After a downgrade to release 0.1, the agent does not know Pods' own tmpfs; but it
+    /// unmounts everything below a Pod's folder, and so can remove the Pod.
     fn twin(&self, pod: &Pod) -> PathBuf {
         self.folder(pod).join("memory")
     }
@@ -185,7 +183,7 @@ impl Volumes {
         &self.pods
     }
 
-    /// Where a volume of the Pod is on the host.
+    /// The path of a Pod's volume on the host.
     pub fn path(&self, pod: &Pod, volume: &Volume) -> PathBuf {
         let own = self.folder(pod).join("volumes").join(&volume.name);
         match kinds::find(volume).map(|row| row.location) {
@@ -196,7 +194,7 @@ impl Volumes {
         }
     }
 
-    /// The uids that have folders here.
+    /// The uids with folders here.
     pub fn owners(&self) -> BTreeSet<String> {
         let names = |dir: &Path| -> Vec<String> {
             fs::read_dir(dir).into_iter().flatten().flatten().filter_map(|e| e.file_name().into_string().ok()).collect()
@@ -205,7 +203,7 @@ impl Volumes {
         all.filter(|name| name != ended::FOLDER && !is_aside(name)).collect()
     }
 
-    /// The Pods whose tokens are old enough to be renewed.
+    /// The Pods whose tokens must be renewed.
     pub fn stale_tokens(&self) -> BTreeSet<String> {
         self.tokens.stale()
     }

@@ -25,7 +25,7 @@ impl Volumes {
     ///
     /// # Errors
     ///
-    /// `CreateContainerConfigError`: one is not a volume of the Pod, or no block device.
+    /// `CreateContainerConfigError`: one is not a volume of the Pod, or not a block device.
     pub fn devices(&self, pod: &Pod, part: &ContainerRef<'_>) -> Result<Vec<Device>, ActionError> {
         let mut devices = Vec::new();
         for wanted in part.container.volume_devices.iter().flatten() {
@@ -48,12 +48,12 @@ impl Volumes {
         Ok(devices)
     }
 
-    /// The bind mounts of one container, in the manifest's order. `env` is for `subPathExpr`; `journal` tells of those that are made
-    /// here. It blocks.
+    /// The bind mounts of one container, in the manifest's order. `env` is for `subPathExpr`; those created here are recorded in
+    /// `journal`. Blocks.
     ///
     /// # Errors
     ///
-    /// `CreateContainerConfigError`: one is not a volume of the Pod, or its `subPath` leads nowhere in it.
+    /// `CreateContainerConfigError`: one is not a volume of the Pod, or its `subPath` cannot be resolved in it.
     pub fn mounts(
         &self,
         pod: &Pod,
@@ -96,8 +96,8 @@ impl Volumes {
         Ok(mounts)
     }
 
-    /// Where parts of a Pod's volumes that count as its use of the disk may be bound for one container: a file there may have lost its
-    /// name since.
+    /// Where parts of a Pod's volumes that count as its disk usage may be bound for one container: a file there may have been
+    /// unlinked since.
     pub fn sub_paths(&self, pod: &Pod, part: &ContainerRef<'_>) -> impl Iterator<Item = PathBuf> {
         let on_disk = |name: &str| {
             let mut found = pod.spec().volumes.iter().flatten().filter(|volume| volume.name == name);
@@ -130,7 +130,7 @@ fn sub_path(mount: &VolumeMount, env: &Env) -> Result<Option<String>, ActionErro
     Ok(mount.sub_path.clone().filter(|s| !s.is_empty()))
 }
 
-/// A mount path without a leading slash is meant from the root.
+/// A mount path without a leading slash is relative to the root.
 fn absolute(path: &str) -> String {
     if path.starts_with('/') { path.to_owned() } else { format!("/{path}") }
 }

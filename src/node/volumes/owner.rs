@@ -1,11 +1,11 @@
-//! Whose a Pod's folder is, said in the folder itself: for a later agent that finds it, and nothing of the Pod beside it.
+//! A note in a Pod's folder about its owner, for a later agent that finds the folder and nothing else of the Pod.
 //!
-//! It is there before anything is the ids' that it names, and on the disk, for files of theirs outlast a power loss. Where it names none
-//! it is not synced: after a power loss nobody has files of the Pod open.
+//! It is written, and synced, before the ids that it names are used, since their files survive a power loss. Without ids it is not
+//! synced: after a power loss no process has files of the Pod open.
 //!
 //! ```text
-//!   <first id>+<number>.<namespace>     the Pod's; `-` for ids if its users are the host's
-//!   <first id>+<number>.                others that its files have, if some were found while nothing said whose they are
+//!   <first id>+<number>.<namespace>     the Pod's; `-` as ids without a user namespace
+//!   <first id>+<number>.                other ids found in its files while their owner was unknown
 //! ```
 
 use std::{
@@ -32,29 +32,29 @@ use crate::{
     translate::split_sandbox_id,
 };
 
-/// No owner takes so many bytes.
+/// Maximum size of a note.
 const LARGEST: usize = 256;
 
 impl Volumes {
-    /// Notes the Pod's namespace and its users' ids with its folder, and others that its files were found to have. It blocks; where it
-    /// names ids, until it is on the disk.
+    /// Writes the Pod's namespace and its users' ids to its folder, and other ids found in its files. Blocks; if it names ids,
+    /// until it is on disk.
     ///
     /// # Errors
     ///
-    /// The note cannot be written: it is as it was.
+    /// The note cannot be written: the old one remains.
     pub fn note_owner(&self, pod: &Pod, users: Option<IdRange>, found: Option<IdRange>) -> Result<()> {
         let folder = self.folder(pod);
         let path = folder.join(OWNER);
         let note = Note { owner: Owner::new(pod.namespace(), users), found };
         let written = match (users, found) {
             (None, None) => kept::replace_unsynced(&path, note.text().as_bytes()),
-            // The folder may have been made just now.
+            // The folder may have been created just now.
             _ => kept::replace_durably(&path, note.text().as_bytes()).and_then(|()| kept::sync_folder(&folder)),
         };
         written.map_err(file(&path))
     }
 
-    /// The same of a Pod that an earlier agent has started, unless that did. It blocks.
+    /// The same for a Pod started by an earlier agent that did not write it. Blocks.
     ///
     /// # Errors
     ///
@@ -64,18 +64,18 @@ impl Volumes {
         if is_noted { Ok(()) } else { self.note_owner(pod, users, found) }
     }
 
-    /// Whose the Pod's folder is. Of a Pod that is gone, and of which nothing else is known, it has no namespace. `users`: the ids that
-    /// its files may have, where more is known than what it says.
+    /// The owner of the Pod's folder. For a removed Pod of which nothing else is known, it has no namespace. `users`: ids that its
+    /// files may have, if more is known than the note says.
     pub(super) fn owner(&self, pod: &Pod, users: Option<IdRange>) -> Owner {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
         let noted = noted(&self.folder(pod)).map_or_else(|| Owner::new(namespace, None), Note::of_files);
-        // What is aside in it goes with it, and may have ids that are the Pod's no more.
+        // What is aside in it goes with it, and may have ids that the Pod no longer has.
         let aside = self.removals.users_below(&self.folder(pod));
         let all = users.or(noted.users()).into_iter().chain(aside);
         Owner::new(noted.name(), all.reduce(hull))
     }
 
-    /// The folders of Pods that nobody has put aside.
+    /// The Pods' folders that were not moved aside.
     pub(super) fn folders(&self) -> impl Iterator<Item = fs::DirEntry> + use<> {
         folders(&self.pods)
     }
@@ -86,11 +86,11 @@ pub(super) fn folders(pods: &Path) -> impl Iterator<Item = fs::DirEntry> + use<>
     all.filter(|entry| entry.file_name().to_str().is_some_and(|name| !is_aside(name)))
 }
 
-/// What a Pod's folder says.
+/// The content of a Pod's note.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
     pub owner: Owner,
-    /// What its files have beside what is the Pod's.
+    /// Ids of its files besides the Pod's.
     pub found: Option<IdRange>,
 }
 
@@ -102,7 +102,7 @@ impl Note {
         }
     }
 
-    /// What says it all. Nobody notes another number of ids as a Pod's than a Pod has: such a note is damaged.
+    /// Parses a complete note. A note with another number of ids than a Pod has is damaged.
     fn of(text: &str) -> Option<Note> {
         let (owner, found) = text.split_once('\n').map_or((text, None), |(owner, found)| (owner, Some(found)));
         let owner: Owner = owner.parse().ok()?;
@@ -113,20 +113,20 @@ impl Note {
         owner.users().is_none_or(|users| users.size == IDS_PER_POD).then_some(Note { owner, found })
     }
 
-    /// The same as whose the files are: theirs are all ids that they may have.
+    /// The owner of the files: with all ids that they may have.
     pub fn of_files(self) -> Owner {
         let users = self.owner.users().into_iter().chain(self.found).reduce(hull);
         Owner::new(self.owner.name(), users)
     }
 }
 
-/// The uids of all Pods that have a folder in this one, with what is noted there, if anything is. It blocks.
+/// The uids of all Pods with a folder in this one, with their notes, if any. Blocks.
 pub fn owners_of(pods: &Path) -> BTreeMap<String, Option<Note>> {
     let of = |entry: fs::DirEntry| Some((entry.file_name().into_string().ok()?, noted(&entry.path())));
     folders(pods).filter_map(of).collect()
 }
 
-/// Whose sandboxes are, as it is noted in the folder of all Pods' folders.
+/// The owners of sandboxes, from the notes in the Pods' folders.
 pub fn owners_in(pods: PathBuf) -> Owners {
     Owners::new(move |sandbox| noted(&pods.join(split_sandbox_id(sandbox).0)).map(Note::of_files))
 }

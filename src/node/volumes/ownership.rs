@@ -1,5 +1,5 @@
-//! `fsGroup`: gives a volume to a group, file by file, each held by a descriptor: what is in it belongs to its Pods, and may
-//! be made a link to elsewhere at any moment.
+//! `fsGroup`: changes a volume's group, file by file, each through a descriptor: Pods control its contents, and may replace them by
+//! symlinks at any moment.
 //!
 //! Upstream: `SetVolumeOwnership` in `pkg/volume/volume_linux.go`.
 
@@ -15,17 +15,17 @@ use rustix::fs::{AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, Stat, chmod, ch
 const HOLD: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const LIST: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const SETGID: u32 = 0o2000;
-/// Each level costs two descriptors, of which this process may have a thousand; a container may nest as it likes.
+/// Each level needs two descriptors, of which this process may have a thousand; a container may nest folders arbitrarily.
 const DEEPEST: usize = 256;
 
-/// Gives all of the folder `root` to a group, for reading and writing; new files in its folders will be the group's as well.
-/// With `on_mismatch` only where the folder itself is not so already.
+/// Gives everything in the folder `root` to a group, for reading and writing, and makes new files inherit it. With `on_mismatch`
+/// only if the folder itself is not so already.
 ///
 /// # Errors
 ///
-/// Those of the calls; it takes longer than `within`, as long as somebody goes on making files.
+/// Those of the calls, or a timeout after `within`: a Pod may keep creating files.
 pub fn give(root: &Path, group: u32, on_mismatch: bool, within: Duration) -> io::Result<()> {
-    // The way to the volume may be a link; what is in it may not.
+    // The path of the volume may be a link; its contents may not.
     let root = openat(CWD, root, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     let stat = fstat(&root)?;
     let right = stat.st_gid == group && stat.st_mode & wanted(&stat) == wanted(&stat);
@@ -35,19 +35,19 @@ pub fn give(root: &Path, group: u32, on_mismatch: bool, within: Duration) -> io:
     give_all(root, stat, group, within)
 }
 
-/// The bits of its mode that a file or folder needs.
+/// The mode bits that a file or folder needs.
 fn wanted(stat: &Stat) -> u32 {
     if FileType::from_raw_mode(stat.st_mode).is_dir() { 0o660 | SETGID | 0o110 } else { 0o660 }
 }
 
-/// A folder whose content is being given.
+/// A folder in progress.
 struct Level {
     held: OwnedFd,
     stat: Stat,
     left: Dir,
 }
 
-/// The content of a folder first: the folder itself tells that all is done.
+/// Contents before their folder: the root is changed last and marks completion.
 fn give_all(root: OwnedFd, stat: Stat, group: u32, within: Duration) -> io::Result<()> {
     let begun = Instant::now();
     let mut levels: Vec<Level> = Vec::new();
@@ -73,7 +73,7 @@ fn give_all(root: OwnedFd, stat: Stat, group: u32, within: Duration) -> io::Resu
         match level.left.next().transpose()? {
             Some(entry) if matches!(entry.file_name().to_bytes(), b"." | b"..") => {}
             Some(entry) => match openat(&level.held, entry.file_name(), HOLD, Mode::empty()) {
-                // Somebody has removed it.
+                // Removed concurrently.
                 Err(rustix::io::Errno::NOENT) => {}
                 child => {
                     let child = child?;

@@ -1,4 +1,4 @@
-//! What all volumes made of API objects share: how keys become files, and how many bytes a Pod's may show.
+//! Common parts of volumes made of API objects: how keys become files, and the size limit of a Pod's files.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -21,17 +21,16 @@ pub fn mode(own: Option<i32>, default: Option<i32>) -> u32 {
     own.or(default).unwrap_or(DEFAULT_MODE) as u32 & 0o7777
 }
 
-/// The most bytes that all volumes of a Pod show of API objects: each such object has at most 1 MiB, but `items` may show a key
-/// of one as often as they like, in as many folders, and all Pods' files are in one tmpfs. A file counts as whole pages, and so
-/// does each folder on the way to it.
+/// Maximum bytes of API objects in all volumes of a Pod: each object has at most 1 MiB, but `items` may repeat a key any number of
+/// times, in as many folders, and all Pods' files share one tmpfs. Files and folders count as whole pages.
 pub(super) const SHOWN: usize = 64 << 20;
 
-/// How many bytes each volume shows, by the uids of the Pods and the names of the volumes. Cheap to clone.
+/// The size of each volume's files, by Pod uid and volume name. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Rooms(Arc<Mutex<HashMap<String, BTreeMap<String, usize>>>>);
 
 impl Rooms {
-    /// For what a volume of a Pod is to show from now on. Others of the Pod may be made at the same time: it has what they leave.
+    /// For the new content of a Pod's volume. Other volumes of the Pod may be written at the same time: it gets what they leave.
     pub fn of(&self, pod: &str, volume: &str) -> Room {
         let had = self.lock().entry(pod.to_owned()).or_default().insert(volume.to_owned(), 0).unwrap_or(0);
         Room { rooms: self.clone(), pod: pod.to_owned(), volume: volume.to_owned(), had }
@@ -43,12 +42,12 @@ impl Rooms {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, BTreeMap<String, usize>>> {
-        // Each change is whole at once.
+        // Each change is atomic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What the files of a volume take of their Pod's room: what it had before is given back, unless it is [kept](Room::keep).
+/// A volume's share of its Pod's limit: on drop the previous value is restored, unless it is [kept](Room::keep).
 #[derive(Debug)]
 pub struct Room {
     rooms: Rooms,
@@ -73,17 +72,17 @@ impl Drop for Room {
 }
 
 impl Room {
-    /// The volume shows what was taken.
+    /// Keeps the reservation: the volume shows these files.
     pub fn keep(mut self) {
         let taken = self.rooms.lock().get(&self.pod).and_then(|volumes| volumes.get(&self.volume)).copied();
         self.had = taken.unwrap_or(0);
     }
 
-    /// For a file of so many bytes at this path.
+    /// Reserves space for a file of this size at this path.
     ///
     /// # Errors
     ///
-    /// The path is too deep, or there is not so much left.
+    /// The path is too deep, or the limit is exceeded.
     pub fn take(&mut self, path: &Path, bytes: usize) -> Result<()> {
         let depth = path.iter().count();
         if depth > DEEPEST {
@@ -100,7 +99,7 @@ impl Room {
     }
 }
 
-/// Picks `items` (all keys, if there are none) out of `data`.
+/// Selects `items` (all keys, if empty) from `data`.
 fn pick(
     data: &BTreeMap<String, Vec<u8>>,
     items: Option<&[KeyToPath]>,
@@ -132,12 +131,11 @@ fn pick(
     Ok(payload)
 }
 
-/// Picks out of the object of that name, which may lack where the reference is optional. `kind`: what the object is called
-/// where it lacks, and its keys where one lacks.
+/// Selects from the object of that name, which may be missing if the reference is optional. `kind`: its kind in error messages.
 ///
 /// # Errors
 ///
-/// The object or a key lacks that is not optional, or the Pod's files have no room left.
+/// A required object or key is missing, or the Pod's files exceed their limit.
 pub fn found(
     data: Option<BTreeMap<String, Vec<u8>>>,
     items: Option<&[KeyToPath]>,
@@ -173,7 +171,7 @@ mod tests {
         // It was never shown.
         drop(first);
         taken("a", "third", half).unwrap().keep();
-        // What a volume shows anew takes the place of what it shows.
+        // A volume's new files replace its old ones.
         taken("a", "third", half + 1).unwrap_err();
         taken("a", "fourth", 1).unwrap_err();
         taken("a", "third", 1).unwrap().keep();

@@ -1,4 +1,4 @@
-//! Sets volumes up, each as its kind is, and keeps those that are made of API objects up to date.
+//! Sets up volumes by their kinds, and keeps those made of API objects up to date.
 
 use std::{
     collections::BTreeSet,
@@ -27,12 +27,12 @@ use crate::{
 };
 
 impl Volumes {
-    /// Sets a volume of the Pod up, as its journal tells. What exists already stays as it is, but for files, which become what they are
-    /// to be. Others of the Pod may be set up at the same time.
+    /// Sets up a volume of the Pod, recorded in its journal. Existing content stays, except files, which are updated. Other volumes
+    /// of the Pod may be set up at the same time.
     ///
     /// # Errors
     ///
-    /// It cannot be made, or is not to be had yet.
+    /// It cannot be created, or is not available yet.
     pub async fn set_up(
         self: &Arc<Self>,
         pod: &Arc<Pod>,
@@ -48,12 +48,11 @@ impl Volumes {
         }
     }
 
-    /// Brings a volume up to date that shows API objects; any other stays as it is. An object that has gone leaves its files as they
-    /// are.
+    /// Updates a volume that shows API objects; others are unchanged. If an object is gone, its files stay.
     ///
     /// # Errors
     ///
-    /// What it is to show cannot be read, or not be written: it shows what it showed.
+    /// Its content cannot be read or written: the old one stays.
     pub async fn refresh(
         &self,
         pod: &Arc<Pod>,
@@ -80,7 +79,7 @@ impl Volumes {
         made.map_err(|why| MountError::set_up(&volume.name, why))
     }
 
-    /// Brings the files of a volume to what they are to be.
+    /// Updates the files of a volume.
     async fn write(
         &self,
         pod: &Pod,
@@ -106,7 +105,7 @@ impl Volumes {
         Ok(self.objects.sources(held, pod, &maps, &secrets).await?)
     }
 
-    /// 1. what it is made of, 2. its files, 3. its turn, 4. room in its Pod's tmpfs, if it is there, 5. the files come into sight.
+    /// 1. the sources, 2. their files, 3. a turn, 4. space in the Pod's tmpfs, if there, 5. publish the files.
     async fn show(&self, pod: &Pod, volume: &Volume, files: Files, facts: &Facts, kernel: Kernel) -> Result<()> {
         // Until the files are in sight.
         let mut held = self.objects.hold();
@@ -125,7 +124,7 @@ impl Volumes {
             if let Some(own) = own {
                 own.hold(&path, &payload)?;
             }
-            // Each pass that finds it otherwise writes a folder of another name.
+            // Each pass that finds a difference writes a folder of another name.
             let changed = shown.keep(&uid, &path, || atomic::write(&path, &payload, fs_group, world.now()));
             changed.map(drop).map_err(file(&path))
         };
@@ -148,7 +147,7 @@ impl Volumes {
     }
 }
 
-/// The kernel, as the manifest's volume asks it.
+/// A kernel handle that records the manifest field.
 fn kernel_for(volume: &Volume, journal: &JournalWriter) -> Kernel {
     let kind = kinds::find(volume).map_or("", |row| row.field);
     Kernel::new(&journal.at(&format!("spec.volumes{{{}}}.{kind}", volume.name)))
@@ -167,15 +166,15 @@ struct OwnMemory {
 }
 
 impl OwnMemory {
-    /// Has it be there, with room for what a volume is to show. Errors: it is not, or has none.
+    /// Ensures that it exists with space for a volume's files. Fails otherwise.
     fn hold(&self, volume: &Path, payload: &Payload) -> Result<()> {
-        // What is for memory never comes to a disk.
+        // In-memory data must never reach a disk.
         self.memory.mend()?;
-        // Another volume of the Pod may need room as well: whoever comes later knows of both. No panic leaves anything half done.
+        // Another volume of the Pod may grow it too: the later one takes both into account. A panic leaves nothing half done.
         let _growing = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
         let (bytes, room) = (atomic::takes(payload), mounts::room_of(&self.folder));
         let room = self.shares.hold(&self.folder, volume, &self.namespace, bytes, room)?;
-        // What containers have comes back, if it was taken away.
+        // Restores the mount used by containers, if it was removed.
         let made = self.held.mend_at(&self.folder);
         let made =
             made.and_then(|_| mounts::in_memory_of(&self.kernel, &self.folder, &self.twin, &self.namespace, room));

@@ -1,8 +1,8 @@
-//! How much of the node's memory each namespace's Secrets and tokens may be. The agent writes them, so they count for no Pod's
-//! memory limit.
+//! Limits how much of the node's memory each namespace's Secrets and tokens may use. The agent writes them, so they count for no
+//! Pod's memory limit.
 //!
-//! Each Pod has a tmpfs of its own, whose size is what it holds here: whoever keeps old files open, so that the new ones have no
-//! room, takes it from nobody else.
+//! Each Pod has its own tmpfs, sized by its share here: a Pod that keeps old files open, so that new ones do not fit, affects no
+//! other.
 
 use std::{
     collections::HashMap,
@@ -16,26 +16,26 @@ use super::{
     error::{Result, VolumeError},
 };
 
-/// A namespace may have that part of what the others leave: so there is always something for one that comes later.
+/// A namespace may use one part in this many of what the others leave, so there is always something for a later one.
 const PART: usize = 4;
-/// New files are written before the old ones go.
+/// New files are written before the old ones are removed.
 const TWICE: usize = 2;
-/// What a tmpfs counts at least whose Pod has ended: many small ones are many mounts, and are looked at again and again.
+/// The minimum share of an ended Pod's tmpfs: many small ones are many mounts, and are checked repeatedly.
 pub const ENDED: usize = 256 << 10;
-/// So many of them are as much as all that there is: where there is much memory, mounts are what there is too little of.
+/// This many of them use up the whole limit: with much memory, mounts are the scarcer resource.
 const ALL_ENDED: usize = 4096;
 
 pub struct Shares {
     all: usize,
-    /// By the Pods' folders.
+    /// By Pod folder.
     held: Mutex<HashMap<PathBuf, Held>>,
 }
 
-/// What a Pod may have.
+/// A Pod's share.
 struct Held {
     namespace: String,
     volumes: HashMap<PathBuf, usize>,
-    /// What its tmpfs has room for already: what a volume has shown may still be open.
+    /// The current size of its tmpfs: files shown earlier may still be open.
     room: usize,
 }
 
@@ -49,7 +49,7 @@ impl Shares {
     /// The shares of this tmpfs.
     pub fn of(tmpfs: &Path) -> io::Result<Shares> {
         let size = rustix::fs::statvfs(tmpfs)?;
-        // 0: it has no limit. Every inode counts as a page at least.
+        // 0: no limit. Every inode counts as at least one page.
         let limits = [size.f_blocks * size.f_frsize, size.f_files * PAGE as u64];
         let all = limits.into_iter().filter(|limit| *limit > 0).min().unwrap_or(u64::MAX);
         Ok(Shares::new(all as usize))
@@ -59,12 +59,12 @@ impl Shares {
         Shares { all, held: Mutex::default() }
     }
 
-    /// A volume of the Pod with this folder, whose tmpfs has so much `room` now, shows so many bytes from now on. Returns what room
-    /// all its volumes must have: it never becomes less.
+    /// Records that a volume of the Pod with this folder, whose tmpfs has size `room`, shows this many bytes from now on. Returns
+    /// the size required for all its volumes: it never shrinks.
     ///
     /// # Errors
     ///
-    /// [`VolumeError::OverShare`]: that would be too much for its namespace; it has what it had.
+    /// [`VolumeError::OverShare`]: its namespace's limit would be exceeded; nothing changes.
     pub fn hold(&self, pod: &Path, volume: &Path, namespace: &str, bytes: usize, room: usize) -> Result<usize> {
         let mut held = self.held();
         let new = || Held { namespace: namespace.to_owned(), volumes: HashMap::new(), room };
@@ -92,13 +92,13 @@ impl Shares {
         Ok(now)
     }
 
-    /// A tmpfs of this namespace is there, whoever may have what is in it.
+    /// Records an existing tmpfs of this namespace with unknown contents.
     pub fn found(&self, folder: &Path, namespace: &str, room: usize) {
         let found = Held { namespace: namespace.to_owned(), volumes: HashMap::new(), room };
         self.held().insert(folder.to_owned(), found);
     }
 
-    /// The volumes of this Pod have ended, and their tmpfs is at another place until it is empty.
+    /// Records that the volumes of this Pod have ended, and that their tmpfs is at another place until it is empty.
     pub fn ended(&self, pod: &Path, place: &Path, namespace: &str, room: usize) {
         let mut held = self.held();
         let least = ENDED.max(self.all / ALL_ENDED);
@@ -106,7 +106,7 @@ impl Shares {
         held.insert(place.to_owned(), Held { namespace: namespace.to_owned(), volumes: HashMap::new(), room });
     }
 
-    /// Where something is held below this folder.
+    /// The recorded folders below this one.
     pub fn below(&self, folder: &Path) -> Vec<PathBuf> {
         self.held().keys().filter(|path| path.starts_with(folder)).cloned().collect()
     }
@@ -125,7 +125,7 @@ impl Shares {
 mod tests {
     use super::*;
 
-    /// In pages; a Pod's tmpfs has what it has to have.
+    /// In pages; a Pod's tmpfs has its required size.
     fn hold(shares: &Shares, pod: &str, volume: &str, namespace: &str, pages: usize) -> Result<usize, String> {
         let room = shares.held().get(Path::new(pod)).map_or(0, Held::bytes);
         let held = shares.hold(Path::new(pod), Path::new(volume), namespace, pages * PAGE, room);
@@ -140,7 +140,7 @@ mod tests {
         let refused = hold(&shares, "/2", "a", "red", 1).unwrap_err();
         assert!(refused.contains("namespace red would have 90112 bytes"), "{refused}");
         assert_eq!(hold(&shares, "/3", "a", "blue", 7), Ok(14));
-        // What has shown more may still be open.
+        // Files shown earlier may still be open.
         assert_eq!(hold(&shares, "/1", "b", "red", 1), Ok(20));
         hold(&shares, "/2", "a", "red", 1).unwrap_err();
         shares.forget(Path::new("/1"));
@@ -155,7 +155,7 @@ mod tests {
         shares.ended(Path::new("/1"), place, "red", ENDED);
         assert_eq!(shares.below(Path::new("/ended")), [place]);
         hold(&shares, "/1", "a", "red", pages).unwrap_err();
-        // A small one counts as much.
+        // A small one counts as the minimum.
         assert_eq!(hold(&shares, "/1", "a", "red", 1), Ok(2));
         shares.ended(Path::new("/1"), Path::new("/ended/2"), "red", PAGE);
         hold(&shares, "/1", "a", "red", 1).unwrap_err();

@@ -1,4 +1,4 @@
-//! The volumes that show objects of the API, as they were when they were written last: whether anybody else has been at them.
+//! Tracks the folders of volumes made of API objects since they were last written, to detect external changes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,10 +10,10 @@ use std::{
 
 use super::atomic::{Fingerprint, fingerprint};
 
-/// So many files, folders and links of one Pod are looked at each time. A Pod that has more is looked at less often.
+/// Maximum files, folders and links checked per Pod each time. A Pod with more is checked less often.
 const LOOKS: usize = 256;
 
-/// So often a folder is looked at when it is written. One that is otherwise each time is written again at the next look.
+/// Maximum passes when a folder is written. If it differs each time, it is written again at the next check.
 const PASSES: usize = 4;
 
 /// Fingerprints of folders, by their Pods' uids. Cheap to clone.
@@ -24,14 +24,14 @@ pub struct Shown(Arc<Mutex<BTreeMap<String, Folders>>>);
 #[derive(Default)]
 struct Folders {
     all: BTreeMap<PathBuf, Fingerprint>,
-    /// Which of them was looked at last.
+    /// The last one checked.
     last: PathBuf,
-    /// The looks that were too many, and are made up for.
+    /// Checks in excess of the limit, to be made up for.
     owed: usize,
 }
 
 impl Folders {
-    /// Those whose turn it is.
+    /// Those due for a check.
     fn due(&mut self) -> Vec<(PathBuf, Fingerprint)> {
         self.owed = self.owed.saturating_sub(LOOKS);
         let after = self.all.range::<Path, _>((Excluded(&*self.last), Unbounded));
@@ -52,11 +52,11 @@ impl Folders {
 }
 
 impl Shown {
-    /// Has `write` bring a folder to what it is to be, which says whether anything was otherwise, and notes it as it is then. Whether
-    /// anything was otherwise.
+    /// Calls `write`, which updates a folder and returns whether anything differed, and records the folder's fingerprint. Returns
+    /// whether anything differed.
     ///
-    /// Others may be at it at that very time. So what is noted was there before a look that found all as it is to be: what they do
-    /// before it is found by it, and what they do afterwards is not what is noted.
+    /// Others may change it at the same time. So the fingerprint is taken before a pass that finds no difference: earlier changes
+    /// are found by that pass, and later ones change the fingerprint.
     pub fn keep(&self, uid: &str, folder: &Path, mut write: impl FnMut() -> io::Result<bool>) -> io::Result<bool> {
         let (mut changed, mut noted) = (false, Fingerprint::NONE);
         for _ in 0..PASSES {
@@ -75,7 +75,7 @@ impl Shown {
         self.lock().remove(uid);
     }
 
-    /// The Pods one of whose folders is not as it was written. Each is told once: until it is written again.
+    /// The Pods with a folder that has changed since it was written. Each is reported once, until it is written again.
     pub fn damaged(&self) -> BTreeSet<String> {
         let due: Vec<_> = self.lock().iter_mut().map(|(uid, folders)| (uid.clone(), folders.due())).collect();
         let others = due.into_iter().filter_map(|(uid, folders)| {
@@ -86,7 +86,7 @@ impl Shown {
         let mut known = self.lock();
         let mut damaged = BTreeSet::new();
         for (uid, folder, print) in others {
-            // One that was written meanwhile is as it should be.
+            // One that was written meanwhile is correct.
             let folders = known.get_mut(&uid).map(|folders| &mut folders.all);
             if let Some(folders) = folders.filter(|folders| folders.get(&folder) == Some(&print)) {
                 folders.remove(&folder);
@@ -97,7 +97,7 @@ impl Shown {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Folders>> {
-        // Each change is whole at once.
+        // Each change is atomic.
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
@@ -108,7 +108,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder of so many files, noted.
+    /// A recorded folder with this many files.
     fn shown(shown: &Shown, root: &Path, name: &str, files: usize) -> PathBuf {
         let folder = root.join(name);
         fs::create_dir(&folder).unwrap();
@@ -139,7 +139,7 @@ mod tests {
         assert!(found.is_some(), "each has its turn");
     }
 
-    /// Somebody takes a file away right after it was written, so often.
+    /// Removes a file right after each write, this many times.
     fn write_and_damage(all: &Shown, folder: &Path, mut damages: usize) -> bool {
         let file = folder.join("key");
         let write = || {

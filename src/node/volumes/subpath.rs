@@ -1,4 +1,4 @@
-//! `subPath`, safe against what a container does in the volume meanwhile: opened below it by the kernel, bound by that
+//! `subPath`, safe against concurrent changes by containers: the kernel resolves it below the volume, and it is bound by that
 //! descriptor.
 
 use std::{
@@ -10,12 +10,11 @@ use std::{
 use podwright_runtime::sys::{Kernel, beneath::open_or_make, shared};
 use rustix::fs::{FileType, fstat};
 
-/// Binds what `sub` is below `volume` onto `target`, a folder or file that is made to fit. Folders of `sub` that are missing are
-/// made.
+/// Bind-mounts `sub` below `volume` onto `target`, which is created as folder or file to match. Creates missing folders of `sub`.
 ///
 /// # Errors
 ///
-/// It leads out of the volume, or cannot be made or mounted.
+/// It leads out of the volume, or cannot be created or mounted.
 pub fn bind(kernel: &Kernel, volume: &Path, sub: &str, target: &Path) -> io::Result<()> {
     let held = open_or_make(volume, Path::new(sub))?;
     if let Some(parent) = target.parent() {

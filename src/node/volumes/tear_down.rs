@@ -1,5 +1,5 @@
-//! The end of Pods' volumes, whatever their kinds: all that is mounted below a Pod's folder is unmounted, its links are removed, and
-//! its folder is put aside.
+//! The teardown of Pods' volumes, whatever their kinds: everything mounted below a Pod's folder is unmounted, its links are
+//! removed, and its folder is moved aside.
 
 use std::{
     fs,
@@ -18,13 +18,13 @@ use super::{
 };
 use crate::{disk, mounts, spec::PodExt};
 
-/// The field of the manifest for which what is taken away was there.
+/// The manifest field that the removed mounts were for.
 const FIELD: &str = "spec.volumes";
-/// As long may the files of one Pod's volumes in memory take: only its namespace waits.
+/// Time limit for one Pod's files in memory: only its namespace waits.
 const A_WALK: Duration = Duration::from_secs(30);
 
 impl Volumes {
-    /// Takes away what is mounted for the Pod; its folders stay.
+    /// Unmounts everything of the Pod; its folders stay.
     ///
     /// # Errors
     ///
@@ -36,8 +36,8 @@ impl Volumes {
         disk::work(move || own.unmount_all(&kernel, &pod)).await.map_err(VolumeError::Panicked)?
     }
 
-    /// Has the files of the Pod's emptyDirs in memory hold nothing: another Pod may have been handed them, and they would count for
-    /// nobody. It is done with what the agent has mounted itself, whatever lies over it by now.
+    /// Truncates the files of the Pod's in-memory emptyDirs: another Pod may have received descriptors of them, and their memory
+    /// would count for no Pod. Works on the agent's own mounts, whatever is mounted over them.
     async fn empty_memory(self: &Arc<Self>, kernel: &Kernel, pod: &Pod) {
         // Without a uid its folder would be that of all Pods.
         let all = if pod.uid().is_empty() { Vec::new() } else { self.held.take_mounts(&self.folder(pod)) };
@@ -54,7 +54,7 @@ impl Volumes {
                 }
             }
         };
-        // It is done when its turn comes, though nobody waits for that any longer.
+        // Runs when its turn comes, even if the caller no longer waits.
         let (own, namespace) = (self.clone(), pod.metadata.namespace.clone().unwrap_or_default());
         let walk = tokio::spawn(async move { own.walk(&namespace, empty).await });
         match tokio::time::timeout(2 * A_WALK, walk).await {
@@ -67,15 +67,15 @@ impl Volumes {
 
     fn unmount_all(&self, kernel: &Kernel, pod: &Pod) -> Result<()> {
         let mut errors = Vec::new();
-        // Nobody brings it back from here on.
+        // It is not restored from here on.
         self.held.forget(&self.folder(pod));
         let unmount = |path: &Path| kernel.unmount_all(path).map_err(VolumeError::from);
-        // The Pod's tmpfs ends first where it is known by.
+        // The Pod's tmpfs first, at its primary mount point.
         let twin = self.twin(pod);
         let shown = fs::canonicalize(&twin).unwrap_or_else(|_| twin.clone());
         let others = mounts::below(&self.folder(pod)).into_iter().rev().filter(|path| *path != shown);
         errors.extend(others.filter_map(|path| unmount(&path).err()));
-        // What is hidden would not be found, and live on.
+        // Hidden mounts would not be found, and survive.
         errors.extend(self.memory.mend().err().map(VolumeError::from));
         errors.extend(self.ended.end(kernel, &self.memory.path().join(pod.uid())).and_then(|()| unmount(&twin)).err());
         errors.extend(self.let_go(pod));
@@ -85,8 +85,7 @@ impl Volumes {
         all(errors)
     }
 
-    /// The volumes of a Pod that has ended and been released whose content nobody will read any more. Those that something is still
-    /// mounted on are left out.
+    /// The volumes of an ended and released Pod whose content will not be read any more. Excludes those with mounts on them.
     pub fn scratch(&self, pod: &Pod) -> Vec<PathBuf> {
         let mounted = mounts::below(&self.folder(pod));
         let volumes =
@@ -95,12 +94,12 @@ impl Volumes {
         folders.filter(|folder| !mounted.iter().any(|mount| mount.starts_with(folder))).collect()
     }
 
-    /// Removes everything that the Pod has on disk: it is put aside. `users`: the ids that its files may have, as far as that is known
-    /// beside what is noted with them.
+    /// Removes the Pod's data on disk by moving it aside. `users`: ids that its files may have, if more are known than its note
+    /// says.
     ///
     /// # Errors
     ///
-    /// Something is still mounted, and all its files are there; or its folder could not be put aside.
+    /// Something is still mounted, and all its files remain; or its folder could not be moved.
     pub async fn remove(self: &Arc<Self>, pod: &Pod, users: Option<IdRange>, journal: &JournalWriter) -> Result<()> {
         let kernel = Kernel::new(&journal.at(FIELD));
         self.empty_memory(&kernel, pod).await;
@@ -111,7 +110,7 @@ impl Volumes {
     fn remove_all(&self, kernel: &Kernel, pod: &Pod, users: Option<IdRange>) -> Result<()> {
         let released = self.unmount_all(kernel, pod);
         let folder = self.folder(pod);
-        // While something is still mounted below it, its content is not ours to delete.
+        // While something is mounted below it, its content must not be deleted.
         if !mounts::below(&folder).is_empty() {
             return released.and(Err(VolumeError::StillMounted(folder)));
         }
@@ -119,13 +118,13 @@ impl Volumes {
         self.removals.put_aside(&folder, &self.owner(pod, users)).map_err(call("rename", &folder))
     }
 
-    /// Takes the node's tmpfs away.
+    /// Unmounts the node's tmpfs.
     ///
     /// # Errors
     ///
     /// It is still mounted.
     pub fn close(&self) -> Result<()> {
-        // Nor does what was in it come back.
+        // Its contents are not restored either.
         self.held.forget(self.memory.path());
         Ok(self.memory.close()?)
     }

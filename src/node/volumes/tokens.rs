@@ -1,4 +1,4 @@
-//! Service account tokens for projected volumes: asked of the server, kept until they are old, then asked for again.
+//! Service account tokens for projected volumes: requested from the server, cached, and renewed.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -18,7 +18,7 @@ use crate::spec::PodExt;
 use podwright_api::{Env, Request, Verb};
 use podwright_client::Client;
 
-/// A token is renewed after 80 % of its life, and after a day at the latest, as upstream.
+/// A token is renewed after 80 % of its lifetime, and after a day at the latest, as upstream.
 const OLDEST: Duration = Duration::from_secs(24 * 3600);
 const DEFAULT_SECONDS: i64 = 3600;
 
@@ -42,11 +42,11 @@ impl Tokens {
         Tokens { client, env, kept: Mutex::default() }
     }
 
-    /// The Pod's token for an audience. An old one is better than none while the server cannot give a new one.
+    /// The Pod's token for an audience. An old one is used while the server cannot issue a new one.
     ///
     /// # Errors
     ///
-    /// The server gives none, and there is no old one that still serves.
+    /// The server issues none, and there is no valid old one.
     pub async fn get(&self, pod: &Pod, wanted: &ServiceAccountTokenProjection) -> Result<String> {
         let seconds = wanted.expiration_seconds.unwrap_or(DEFAULT_SECONDS);
         let audience = wanted.audience.clone().unwrap_or_default();
@@ -102,7 +102,7 @@ impl Tokens {
         Ok(Kept { token: status.token, renew_at, expires: status.expiration_timestamp.0 })
     }
 
-    /// The uids of Pods with a token that should be renewed.
+    /// The uids of Pods with a token to renew.
     pub fn stale(&self) -> BTreeSet<String> {
         let now = self.env.now();
         self.lock().iter().filter(|(_, k)| now >= k.renew_at).map(|((uid, _, _), _)| uid.clone()).collect()
@@ -113,7 +113,7 @@ impl Tokens {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Kept>> {
-        // Every change is one insertion or removal: what a panic left behind is sound.
+        // The state is consistent even after a panic: each change is a single insertion or removal.
         self.kept.lock().unwrap_or_else(|p| p.into_inner())
     }
 }

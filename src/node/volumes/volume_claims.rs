@@ -1,7 +1,7 @@
-//! Who has which PersistentVolume: links below the Pods' folders, by which other Pods, and later agents, know that it is taken.
+//! Which Pod uses which PersistentVolume: links below the Pods' folders tell other Pods, and later agents, that it is in use.
 //!
-//! Upstream: that a volume is for one Pod alone is a matter of its name (`IsVolumeMountedElsewhere` of the kubelet's volume
-//! manager), whose its files are of what is mounted (`SetUpAt` of the plugin `local`): two volumes may be one folder.
+//! Upstream decides by name whether a single-Pod volume is in use (`IsVolumeMountedElsewhere` of the kubelet's volume manager), and
+//! by the mounted folder who owns its files (`SetUpAt` of the plugin `local`): two volumes may be one folder.
 
 use std::{
     ffi::OsString,
@@ -27,23 +27,23 @@ use crate::{disk, spec::PodExt};
 use podwright_api::persistent_volume::used;
 use podwright_client::reference;
 
-/// The folder of a Pod with links to the volumes that it has, by the names of the PersistentVolumes.
+/// The folder of a Pod with links to the volumes in use, by PersistentVolume name.
 const TAKEN: &str = "taken";
-/// The same for those that it has for writing.
+/// The same for those in use for writing.
 const WRITTEN: &str = "written";
 
 impl Volumes {
-    /// Makes the links to where the volume of a claim is.
+    /// Creates the links to a claim's volume.
     ///
-    /// 1. see that the claim has one,
-    /// 2. see what it is here,
-    /// 3. see that it is there, or make it,
+    /// 1. check that the claim is bound,
+    /// 2. locate the volume here,
+    /// 3. check that it exists, or create it,
     /// 4. give it to the Pod's group,
-    /// 5. take it.
+    /// 5. mark it as in use.
     ///
     /// # Errors
     ///
-    /// Those of each.
+    /// Those of each step.
     pub(super) async fn prepare_claim(self: &Arc<Self>, pod: &Pod, volume: &Volume) -> Result<(), MountError> {
         let unprocessed = |why: ClaimError| MountError::unprocessed(&volume.name, why);
         let used = &used(pod, volume).ok_or_else(|| unprocessed(ClaimError::Unnamed))?;
@@ -55,7 +55,7 @@ impl Volumes {
             self.hold(pod, &link);
             return Ok(());
         }
-        // What it led to is gone, as after a boot: whatever comes in its place is another volume to look at.
+        // Its target is gone, as after a reboot: whatever replaces it is another volume and must be checked.
         fs::remove_file(&link).ok();
         let claim = self.objects.claim(pod, &used.name).await.map_err(|e| unprocessed(e.into()))?;
         let name = claims::bound(pod, used, &claim).map_err(unprocessed)?;
@@ -69,12 +69,12 @@ impl Volumes {
         disk::work(move || looked.check()).await.map_err(|why| unprocessed(ClaimError::Panicked(why)))??;
         self.must_be_free(pod, &place)?;
         let failed = |why: io::Error| MountError::set_up(&place.volume, file(&place.path)(why));
-        // Whoever has it first for writing says whose it is. (Upstream: whoever has it first, and nobody if that is for reading.)
+        // The first Pod that may write decides the group. (Upstream: the first Pod, and none if it only reads.)
         let writes = !is_read_only(volume);
         if writes && !self.others(pod, WRITTEN).any(|(_, at)| is_same(&at, &place.path)) {
             self.own(pod, &place).await.map_err(failed)?;
         }
-        // What a panic left behind is sound: a link is made at once or not at all.
+        // The state is consistent even after a panic: creating a link is atomic.
         let _taking = self.taking.lock().unwrap_or_else(|p| p.into_inner());
         self.must_be_free(pod, &place)?;
         let links = [Some(TAKEN), writes.then_some(WRITTEN)].into_iter().flatten();
@@ -82,7 +82,7 @@ impl Volumes {
         links.chain([link]).try_for_each(|link| self.held.lead(&link, &place.path)).map_err(failed)
     }
 
-    /// The links to a volume that an earlier agent has made are to stay.
+    /// Keeps the links to a volume created by an earlier agent.
     fn hold(&self, pod: &Pod, link: &Path) {
         let Ok(to) = fs::read_link(link) else { return };
         let others = [TAKEN, WRITTEN].into_iter().flat_map(|kind| entries(&self.folder(pod).join(kind)));
@@ -90,8 +90,8 @@ impl Volumes {
         same.chain([link.to_owned()]).for_each(|link| self.held.link(&link, &to));
     }
 
-    /// Makes a volume of the built-in provisioner, unless it is there: where it is. If nothing holds it to its size, its claim is
-    /// told once.
+    /// Creates a volume of the built-in provisioner, unless it exists; returns its path. If its size cannot be limited, its claim
+    /// gets one event.
     async fn provisioned(
         self: &Arc<Self>,
         place: &BoundVolume,
@@ -109,14 +109,14 @@ impl Volumes {
         Ok(self.local.data(&identity.name))
     }
 
-    /// The uid of a Pod that has a PersistentVolume.
+    /// The uid of a Pod that uses a PersistentVolume.
     pub fn user_of(&self, volume: &str) -> Option<String> {
         let mut all = self.folders();
         let user = all.find(|pod| fs::symlink_metadata(pod.path().join(TAKEN).join(volume)).is_ok())?;
         Some(user.file_name().to_string_lossy().into_owned())
     }
 
-    /// What other Pods have ([`TAKEN`], [`WRITTEN`]): the names of PersistentVolumes, and where these are.
+    /// What other Pods use ([`TAKEN`], [`WRITTEN`]): the names and paths of PersistentVolumes.
     fn others(&self, pod: &Pod, kind: &'static str) -> impl Iterator<Item = (OsString, PathBuf)> + use<> {
         let own = self.folder(pod);
         self.folders()
@@ -133,8 +133,8 @@ impl Volumes {
         Ok(())
     }
 
-    /// Gives a volume to the group that the Pod names. Paths of the host stay as they are. How long that takes is for those to say who
-    /// have files there: it has its namespace's places, which it leaves to no other, and is tried again where it takes too long.
+    /// Gives a volume to the Pod's group. Host paths are unchanged. The duration depends on the volume's users: it runs in its
+    /// namespace's turn, and is retried after a timeout.
     async fn own(&self, pod: &Pod, place: &BoundVolume) -> io::Result<()> {
         let is_given = matches!(place.kind, Kind::Local | Kind::Provisioned(..)) && !place.block;
         let Some(group) = fs_group(pod).filter(|_| is_given) else { return Ok(()) };
@@ -145,7 +145,7 @@ impl Volumes {
         given.map_err(io::Error::other)?
     }
 
-    /// Leaves the volumes of the Pod's claims to whoever waits for them. Returns what failed.
+    /// Releases the volumes of the Pod's claims for other Pods. Returns what failed.
     pub(super) fn let_go(&self, pod: &Pod) -> Vec<VolumeError> {
         let folders = ["volumes", TAKEN, WRITTEN].map(|kind| self.folder(pod).join(kind));
         let all = folders.iter().flat_map(|folder| entries(folder));
@@ -158,7 +158,7 @@ fn entries(folder: &Path) -> impl Iterator<Item = fs::DirEntry> + use<> {
     fs::read_dir(folder).into_iter().flatten().flatten()
 }
 
-/// Whether two paths lead to one folder or device.
+/// Whether two paths are the same folder or device.
 fn is_same(a: &Path, b: &Path) -> bool {
     let id = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
     a == b || id(a).is_some_and(|a| Some(a) == id(b))

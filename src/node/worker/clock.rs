@@ -1,24 +1,24 @@
-//! Whether somebody has set the machine's clock, as an administrator or NTP does.
+//! Detects when the machine's clock is set, by an administrator or NTP.
 
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
-/// By less than that one clock may run from the other: NTP makes it a little faster or slower, and no two are read at one moment.
+/// Smaller differences are normal: NTP adjusts the rate, and the clocks are not read at the same instant.
 const STEP: SignedDuration = SignedDuration::from_secs(1);
 
-/// The time of day, and the clock that nobody sets, when both were last found to agree.
+/// The wall clock and the monotonic clock when they last agreed.
 pub struct Clock {
     wall: Timestamp,
     steady: Instant,
 }
 
 impl Clock {
-    /// `now` is the time of day.
+    /// `now` is the wall clock time.
     pub fn new(now: Timestamp) -> Clock {
         Clock { wall: now, steady: Instant::now() }
     }
 
-    /// By how much the clock has been set, forward or back, since that was last told; `None`: it was not.
+    /// By how much the clock has been set, forward or back, since that was last reported; `None`: it was not.
     pub fn set_by(&mut self, now: Timestamp) -> Option<SignedDuration> {
         let passed = SignedDuration::try_from(self.steady.elapsed()).unwrap_or(SignedDuration::MAX);
         let by = now.duration_since(self.wall).saturating_sub(passed);

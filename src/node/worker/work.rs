@@ -1,4 +1,4 @@
-//! The work that takes its time: each piece is done once, and what came of it is told.
+//! Longer operations: each is done once, and reports its result.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::{
     stop,
 };
 
-/// What a piece of work runs with.
+/// The inputs of an operation.
 pub(super) struct Run {
     pub shared: Arc<Shared>,
     pub pod: Arc<Pod>,
@@ -29,7 +29,7 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// `deadline`: of a stop, when it ends; it may come nearer meanwhile.
+    /// `deadline`: of a stop; it may be moved earlier meanwhile.
     pub async fn work(self, work: Work, deadline: Option<watch::Receiver<Timestamp>>) -> ActionResult {
         let Run { shared, pod, trace, .. } = &self;
         let (executor, client) = (&shared.executor, &shared.client);
@@ -70,7 +70,7 @@ impl Run {
                 if let Some(renew) = note {
                     self.note(&id, renew).await;
                 }
-                // One that does not move, where nobody holds another.
+                // A constant one, for a caller without a channel.
                 let (_held, fixed) = watch::channel(at);
                 let deadline = deadline.unwrap_or(fixed);
                 let result = stop::stop(shared, pod, &container, &id, &ips, deadline).await;
@@ -157,7 +157,7 @@ impl Run {
         ActionResult::Started { container, restart, resources, result }
     }
 
-    /// Notes with a container whether it is stopped to be started anew.
+    /// Records with a container whether it is being stopped for a restart.
     async fn note(&self, id: &str, renews: bool) {
         let pod = &self.pod;
         if let Err(why) = self.shared.executor.renews(pod, id, renews).await {

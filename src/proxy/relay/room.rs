@@ -1,4 +1,4 @@
-//! The room for the calls of a relay: a share for each source; and where there is none left, who has most gives up a place.
+//! Places for a relay's calls: a share for each source; when all are taken, the largest holder gives up one.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::task::AbortHandle;
 
-/// So many calls at once of one source: a Pod has few connections, and one on the node's network shares them with others.
+/// Maximum calls of one source: a Pod needs few connections, and host network Pods share an address.
 pub const SHARE: usize = 64;
-/// And so many of all; each has two descriptors and two buffers.
+/// Maximum total calls; each has two descriptors and two buffers.
 const MOST: usize = 1024;
 
-/// Who is carried.
+/// The current calls.
 #[derive(Default)]
 pub struct Room {
     seats: Mutex<Seats>,
@@ -19,13 +19,13 @@ pub struct Room {
 
 #[derive(Default)]
 struct Seats {
-    /// By source: the calls in the order in which they came; without a handle while they are started.
+    /// By source: calls in order of arrival; without a handle while being started.
     calls: HashMap<IpAddr, VecDeque<(u64, Option<AbortHandle>)>>,
     all: usize,
     next: u64,
 }
 
-/// A call's place: it is free again once this is dropped.
+/// A call's place, freed when dropped.
 pub struct Slot {
     room: Arc<Room>,
     source: IpAddr,
@@ -43,14 +43,14 @@ impl Room {
         self.seats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a call that has a place; false where its source has its share, or nobody has more than it.
+    /// Starts a call that gets a place; false if its source has its share, or no one has more.
     pub fn admit(self: &Arc<Room>, source: IpAddr, start: impl FnOnce(Slot) -> AbortHandle) -> bool {
         let Some((number, ended)) = self.seats().take(source) else { return false };
         if let Some(ended) = ended {
             ended.abort();
         }
         let call = start(Slot { room: self.clone(), source, number });
-        // Without the lock until here: a call may end, and so leave, while it is started.
+        // Not locked until here: a call may end, and so leave, while it is started.
         let mut seats = self.seats();
         let seat = seats.calls.get_mut(&source).into_iter().flatten().find(|(known, _)| *known == number);
         match seat {
@@ -62,7 +62,7 @@ impl Room {
 }
 
 impl Seats {
-    /// A place for a call of this source: its number, and the call that has to end for it.
+    /// A place for a call of this source: its number, and the call that must end for it.
     fn take(&mut self, source: IpAddr) -> Option<(u64, Option<AbortHandle>)> {
         let own = self.calls.get(&source).map_or(0, VecDeque::len);
         if own >= SHARE {
@@ -76,7 +76,7 @@ impl Seats {
         Some((number, ended))
     }
 
-    /// Takes its place from the oldest call of whoever has most, if that is more than a newcomer will have who has `own`.
+    /// Takes a place from the oldest call of the largest holder, if that has more than the newcomer with `own` will have.
     fn make_room(&mut self, own: usize) -> Option<Option<AbortHandle>> {
         let (source, calls) = self.calls.iter().max_by_key(|(_, calls)| calls.len())?;
         let (source, oldest) = (*source, calls.front().filter(|_| calls.len() > own + 1).cloned());
@@ -118,12 +118,12 @@ mod tests {
             assert!((0..SHARE).all(|_| enter([10, 0, 0, n])));
             assert!(!enter([10, 0, 0, n]), "more than its share");
         }
-        // A newcomer has as many in the end as the others, and no more.
+        // A newcomer ends up with as many as the others, and no more.
         let got = (0..SHARE).filter(|_| enter([10, 0, 1, 0])).count();
         assert_eq!(room.seats().all, MOST);
         assert_eq!((got, count([10, 0, 1, 0])), (60, 60));
         assert!((0..crowd).all(|n| (60..=61).contains(&count([10, 0, 0, n]))));
-        // Those who had to go have left; their places are not given back twice.
+        // Evicted calls have left; their places are not freed twice.
         tokio::task::yield_now().await;
         assert_eq!(room.seats().all, MOST);
     }

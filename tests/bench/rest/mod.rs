@@ -1,7 +1,7 @@
-//! The REST face, as a client library uses it: over TLS with the administrator's certificate, of a server process by itself.
+//! The REST API, as used by a client library: over TLS with the administrator's certificate, of a separate server process.
 //!
-//! The load comes from this process and shares the machine's CPUs with the server; what it does with answers is as little as
-//! it can, and its own CPU time is told beside the server's.
+//! The load comes from this process and shares the machine's CPUs with the server; it does as little as possible with responses,
+//! and its own CPU time is printed beside the server's.
 
 mod reads;
 mod stored;
@@ -28,7 +28,7 @@ use crate::support::TestNode;
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
-/// `podwright server`, and the administrator's way to it.
+/// `podwright server`, and the administrator's connection to it.
 struct Served {
     node: TestNode,
     address: String,
@@ -58,12 +58,12 @@ impl Served {
         let name = ServerName::try_from("127.0.0.1").unwrap();
         let stream = self.connector.connect(name, stream).await.unwrap();
         let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
-        // Its error is told to who asks as well.
+        // The requester gets its error as well.
         tokio::spawn(async move { drop(connection.await) });
         Connection(sender)
     }
 
-    /// Creates Pods `p-FROM`..`p-TO` from so many connections; how many a second.
+    /// Creates Pods `p-FROM`..`p-TO` over this many connections; returns the rate per second.
     async fn create_pods(&self, range: std::ops::Range<usize>, connections: usize) -> f64 {
         let (start, count) = (Instant::now(), range.len());
         let next = Arc::new(std::sync::atomic::AtomicUsize::new(range.start));
@@ -93,7 +93,7 @@ impl Connection {
         self.0.send_request(request).await.unwrap()
     }
 
-    /// The length of the body, and its first piece: a list tells its metadata before its items.
+    /// The length of the body, and its first piece: a list's metadata comes before its items.
     async fn get(&mut self, path: &str, headers: &[(&str, &str)]) -> (usize, Bytes) {
         let mut request = Request::builder().uri(path).header("host", "x");
         for (name, value) in headers {
@@ -126,7 +126,7 @@ impl Connection {
     }
 }
 
-/// A Pod such as a small service has; no scheduler cares for it.
+/// A typical Pod of a small service; it is not scheduled.
 fn pod(i: usize) -> Value {
     let probe = json!({"httpGet": {"path": "/healthz", "port": 8080}, "periodSeconds": 10});
     json!({"apiVersion": "v1", "kind": "Pod",

@@ -1,4 +1,4 @@
-//! How long single requests take while 10,000 Pods are stored.
+//! Latency of single requests with 10,000 Pods stored.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use crate::{beside, quantile, report, sorted};
 
 const STORED: usize = 10_000;
 
-/// What a list is asked for as: a name, what follows the path, headers, how often, and the budget of the median in ms.
+/// Variants of a list: a name, the rest of the path, headers, repetitions, and the budget of the median in ms.
 type Listed = (&'static str, &'static str, &'static [(&'static str, &'static str)], usize, f64);
 
 const TABLE: &str = "application/json;as=Table;g=meta.k8s.io;v=v1";
@@ -73,7 +73,7 @@ async fn gets(served: &Served) {
     told("get of one of 10,000 Pods", took, "", (1.0, 5.0));
 }
 
-/// As many gets as 16 connections have answered.
+/// Gets over 16 connections.
 async fn gets_at_once(served: &Served) {
     const CONNECTIONS: usize = 16;
     const EACH: usize = 1000;
@@ -95,7 +95,7 @@ async fn gets_at_once(served: &Served) {
     beside("gets by 16 connections", format!("{rate:.0}/s"));
 }
 
-/// A page of 500 ConfigMaps, 600 KB: what is stored is to be joined, not parsed.
+/// A page of 500 ConfigMaps, 600 KB: stored bytes should be joined, not parsed.
 async fn page_of_maps(served: &Served) {
     const MAPS: &str = "/api/v1/namespaces/default/configmaps";
     let mut connection = served.connect().await;
@@ -127,7 +127,7 @@ async fn lists(served: &Served) {
     }
 }
 
-/// The whole list in pages of 500, as kubectl and client-go ask for it.
+/// The whole list in pages of 500, as requested by kubectl and client-go.
 async fn pages(served: &Served) {
     let (mut connection, mut walks, mut each) = (served.connect().await, Vec::new(), Vec::new());
     for _ in 0..5 {

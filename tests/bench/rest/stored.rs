@@ -1,4 +1,4 @@
-//! What it costs in memory to have much stored.
+//! The memory cost of many stored objects.
 
 use super::{PODS, Served, runtime};
 use crate::idle::rss_mib;
@@ -6,7 +6,7 @@ use crate::{beside, report};
 
 const STORED: usize = 50_000;
 
-/// RSS of the server with 50,000 Pods, beside the bytes of the objects.
+/// RSS of the server with 50,000 Pods, and the bytes of the objects.
 pub fn stored() {
     let mut served = Served::start();
     let empty = rss_mib(served.node.pid());
@@ -28,7 +28,7 @@ pub fn stored() {
     beside("the objects, as JSON", format!("{objects:.1} MiB, {:.0} bytes each", bytes as f64 / STORED as f64));
     let rss = rss_mib(served.node.pid());
     let figure = format!("{rss:.1} MiB ({empty:.1} MiB when empty)");
-    // Upstream's largest cluster, 150,000 Pods, is to fit into 8 GiB, its 5,000 nodes included.
+    // Upstream's largest cluster, 150,000 Pods, should fit into 8 GiB, including its 5,000 nodes.
     report("RSS of the server with 50,000 Pods", figure, "<= 2730 MiB (8 GiB for 150,000)", rss <= 2730.0);
     served.node.terminate();
     served.node.spawn();

@@ -1,4 +1,4 @@
-//! A thousand watchers of one kind while it is written to: is all told to all, in order, and how soon.
+//! A thousand watchers of one kind during writes: whether all get all events, in order, and the latency.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,10 +17,10 @@ const WATCHERS: usize = 1000;
 const WRITES_PER_SECOND: u32 = 500;
 const SECONDS: u32 = 10;
 const WRITES: usize = (WRITES_PER_SECOND * SECONDS) as usize;
-/// So many objects are written in turn.
+/// This many objects are written in rotation.
 const OBJECTS: usize = 100;
 const WRITERS: usize = 16;
-/// For the last events to arrive.
+/// Timeout for the last events.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
@@ -29,10 +29,10 @@ fn map(i: usize, sent: u128) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": format!("m-{i}")}, "data": {"sent": sent.to_string()}})
 }
 
-/// What one watcher saw.
+/// What one watcher received.
 #[derive(Default)]
 struct Seen {
-    /// From when a write was sent, in microseconds.
+    /// From sending a write, in microseconds.
     latencies: Vec<f64>,
     last: u64,
     out_of_order: usize,
@@ -74,7 +74,7 @@ pub fn watchers() {
     });
 }
 
-/// Latency, and whether each watcher saw each write, in the order of the revisions.
+/// Latency, and whether each watcher received each write, in the order of the revisions.
 fn tell(seen: Vec<Seen>) {
     let lost: usize = seen.iter().map(|seen| WRITES - seen.latencies.len()).sum();
     let out_of_order: usize = seen.iter().map(|seen| seen.out_of_order).sum();
@@ -105,7 +105,7 @@ async fn watch(served: &Served) -> Incoming {
     answer.into_body()
 }
 
-/// Reads until all writes were told, or nothing more comes.
+/// Reads until all writes have arrived, or nothing more comes.
 async fn follow(mut events: Incoming, begin: Instant) -> Seen {
     let mut seen = Seen { latencies: Vec::with_capacity(WRITES), ..Seen::default() };
     let mut rest = Vec::new();

@@ -1,4 +1,4 @@
-//! What an extension server serves, wherever else kinds are known: the `podwright` command, the garbage collector, namespaces and
+//! An extension server's resources wherever kinds are used: the `podwright` command, the garbage collector, namespaces and
 //! autoscalers.
 
 use super::{TIMEOUT, started, until};
@@ -31,7 +31,7 @@ fn what_an_extension_server_serves_is_known_everywhere() {
     untouched.assert_unchanged();
 }
 
-/// Without kubectl: discovered, made, changed and deleted.
+/// Without kubectl: discovered, created, changed and deleted.
 fn the_command(cluster: &Cluster) {
     let node = &cluster.node;
     says(
@@ -40,13 +40,13 @@ fn the_command(cluster: &Cluster) {
         "create,delete,get,list,patch,update,watch",
     );
     says(cluster, &["api-versions"], "ext.example.com/v1");
-    // It has no v3 document of its own: one is made of v2.
+    // It has no v3 document of its own: one is generated from v2.
     says(cluster, &["explain", "thing.spec.size"], "How large it is.");
     assert!(contains(&cluster.says("kubectl explain thing.spec.by"), "Who has made it.").is_ok());
     let applied = |text: &str| node.run_with(&["apply", "-f", "-"], text.as_bytes()).out;
     assert_eq!(applied(THINGS), "thing.ext.example.com/one created\n");
     assert_eq!(applied(THINGS), "thing.ext.example.com/one unchanged\n");
-    // What somebody else sets stays, what is taken from the manifest goes.
+    // What others set stays, what is removed from the manifest goes.
     node.ok(&["patch", "thing", "one", "--type=merge", "-p", r#"{"spec": {"other": 7}}"#]);
     assert_eq!(applied(&THINGS.replace("a: x, b: y", "b: z")), "thing.ext.example.com/one configured\n");
     assert_eq!(node.ok(&["get", "th", "one", "-o", "jsonpath={.spec.tags} {.spec.other}"]), "{\"b\":\"z\"} 7");
@@ -83,7 +83,7 @@ fn owners(cluster: &Cluster) {
     until(cluster, "kubectl get thing two", "not found");
 }
 
-/// One that ends takes its things with it; while nobody knows what there is in it, it stays, and says why.
+/// A deleted one removes its things; while the server cannot list its contents it stays, and reports why.
 fn namespaces(cluster: &Cluster) {
     cluster.file("thing.yaml", THINGS);
     cluster.drill(&[
@@ -120,7 +120,7 @@ fn namespaces(cluster: &Cluster) {
     ]);
 }
 
-/// A metric that the extension server tells: so many things for each Pod.
+/// A metric from the extension server: a number of things for each Pod.
 fn autoscalers(cluster: &Cluster) {
     let ca = cluster.says("cat tls.crt");
     cluster.file("custom.yaml", &super::registration("v1beta2", "custom.metrics.k8s.io", &ca));

@@ -1,5 +1,5 @@
-//! Aggregation with a real extension API server, which runs as a Pod behind a Service, driven by kubectl: what it serves is served as
-//! if it were ours, and what it or its users try is not.
+//! Aggregation with a real extension API server, run as a Pod behind a Service, driven by kubectl: its resources work like built-in
+//! ones, and attacks by it or its users fail.
 
 mod everywhere;
 
@@ -17,7 +17,7 @@ use crate::support::{Answer, contains, eventually, leftovers::Machine, slowness,
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The extension server: Python and its libraries are the host's own, below an image that has neither.
+/// The extension server: Python and its libraries come from the host, below an image without either.
 const MANIFEST: &str = r#"
 apiVersion: v1
 kind: Namespace
@@ -67,7 +67,7 @@ spec:
 
 const THING: &str = "{apiVersion: ext.example.com/v1, kind: Thing, metadata: {name: NAME}, spec: {size: 3}}";
 
-/// A cluster with the extension server in it, and an APIService that names it: none where there is no kubectl or Python.
+/// A cluster with the extension server, and an APIService for it: none if kubectl or Python is missing.
 fn started() -> Option<Cluster> {
     if !std::path::Path::new("/usr/bin/python3").exists() {
         eprintln!("skipped: there is no /usr/bin/python3 here");
@@ -131,7 +131,7 @@ fn what_an_extension_server_serves_is_served() {
         ("kubectl get th one -o jsonpath='{.spec.by} {.spec.size} {.spec.secrets}'", Is("kubernetes-admin 3 []")),
         ("kubectl get th one -o jsonpath='{.spec.groups}'", Is(r#"["system:masters","system:authenticated"]"#)),
         ("kubectl get things -A", Has(&["default", "one"])),
-        // Who may not, may not.
+        // Unauthorized users are refused.
         ("kubectl get things --as=ann", Fails(1, "things.ext.example.com is forbidden: User \"ann\" cannot list resource \"things\" in API group \"ext.example.com\" in the namespace \"default\"")),
         ("kubectl create role things --verb=get,list,watch,create --resource=things.ext.example.com && \
           kubectl create rolebinding things --role=things --user=ann", Has(&["created"])),
@@ -149,7 +149,7 @@ fn what_an_extension_server_serves_is_served() {
     untouched.assert_unchanged();
 }
 
-/// Changes come as they happen, and a connection may become another one.
+/// Changes arrive as they happen, and connections can be upgraded.
 fn watches_and_sessions(cluster: &Cluster) {
     let watched = std::thread::scope(|scope| {
         let watch = scope.spawn(|| cluster.sh("timeout 8 kubectl get things -w -o name"));
@@ -180,7 +180,7 @@ fn watches_and_sessions(cluster: &Cluster) {
     assert_eq!(&shouted, b"HELLO");
 }
 
-/// A request as somebody without kubectl's manners sends it: the head of the answer, and how much of a body came in time.
+/// A raw request without kubectl: the head of the response, and how much of the body arrived in time.
 fn raw(cluster: &Cluster, path: &str, headers: &str, most: usize) -> (String, usize) {
     let (address, config) = tls::client(&cluster.node, true);
     let mut stream = tls::dial(&address, &config);
@@ -199,7 +199,7 @@ fn raw(cluster: &Cluster, path: &str, headers: &str, most: usize) -> (String, us
 
 fn misbehaviour(cluster: &Cluster) {
     const THINGS: &str = "/apis/ext.example.com/v1/namespaces/default/things";
-    // A client's own word for who he is does not count.
+    // A client's own identity headers are ignored.
     let forged = "X-Remote-User: root\r\nX-Remote-Group: system:masters\r\nX-Remote-Extra-Scopes: all\r\n";
     cluster.drill(&[(
         "curl -sk -H 'X-Remote-User: root' -H 'X-Remote-Group: system:masters' \
@@ -209,16 +209,16 @@ fn misbehaviour(cluster: &Cluster) {
     )]);
     let (head, _) = raw(cluster, &format!("{THINGS}/one"), forged, 1 << 20);
     assert!(head.starts_with("HTTP/1.1 200") && head.contains("\"by\": \"kubernetes-admin\""), "{head}");
-    // Paths that others may read otherwise than they are authorized.
+    // Paths that could be interpreted differently from their authorization.
     for path in ["%2e%2e/one", "..%2fone", "/one", "%2e%2e%2f%2e%2e/secrets"] {
         let (head, _) = raw(cluster, &format!("{THINGS}/{path}"), "", 1 << 20);
         assert!(head.starts_with("HTTP/1.1 400"), "{path}: {head}");
     }
-    // Redirects lead nobody anywhere.
+    // Redirects are not followed.
     let (head, _) = raw(cluster, &format!("{THINGS}/redirect"), "", 1 << 20);
     assert!(head.starts_with("HTTP/1.1 502") && !head.contains("169.254"), "{head}");
     assert!(head.contains("the backend attempted to redirect this request, which is not permitted"), "{head}");
-    // Nothing is kept of what has no end.
+    // Endless responses are not buffered.
     let resident = || {
         let line = cluster.says("kubectl get --raw /metrics | grep ^process_resident_memory_bytes");
         line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap()
@@ -228,7 +228,7 @@ fn misbehaviour(cluster: &Cluster) {
     assert!(came >= 8 << 20, "it came as far as it was read: {came}");
     let grown = resident() - before;
     assert!(grown < 48e6, "{grown} bytes more are resident");
-    // Who does not answer is not waited for.
+    // An unresponsive server is not waited for.
     let asked = Instant::now();
     let (head, _) = raw(cluster, &format!("{THINGS}/hang"), "", 1 << 20);
     let waited = asked.elapsed();
@@ -236,7 +236,7 @@ fn misbehaviour(cluster: &Cluster) {
     assert!(waited >= Duration::from_secs(59), "{waited:?}");
 }
 
-/// One that is gone is told of, and one that is back is used again.
+/// Unavailability is reported, and a returning server is used again.
 fn comes_and_goes(cluster: &Cluster) {
     cluster.drill(&[
         ("kubectl -n ext delete pod extension --now", Has(&["deleted"])),
@@ -249,7 +249,7 @@ fn comes_and_goes(cluster: &Cluster) {
         ("kubectl apply -f extension.yaml 2>/dev/null", Has(&["pod/extension created"])),
         ("kubectl wait --for=condition=Available apiservice/v1.ext.example.com --timeout=60s", Has(&["condition met"])),
         ("kubectl get things", Has(&["No resources found"])),
-        // A certificate that the bundle does not vouch for.
+        // A certificate not signed by the bundle.
         ("kubectl patch apiservice v1.ext.example.com --type=merge -p '{\"spec\":{\"caBundle\":null,\"insecureSkipTLSVerify\":false}}'", Has(&["patched"])),
         ("kubectl wait --for=condition=Available=False apiservice/v1.ext.example.com --timeout=60s", Has(&["condition met"])),
         ("kubectl describe apiservice v1.ext.example.com", Has(&["FailedDiscoveryCheck", "failing or missing response from https://extension.ext.svc:443/apis/ext.example.com/v1", "certificate"])),
@@ -259,7 +259,7 @@ fn comes_and_goes(cluster: &Cluster) {
     ]);
 }
 
-/// A version that this server serves is somebody else's for as long as he says so.
+/// A version served by this server can be delegated to another one.
 fn takes_the_place_of_ours(cluster: &Cluster) {
     cluster.drill(&[
         ("kubectl get --raw /apis/metrics.k8s.io/v1beta1", Has(&["NodeMetrics"])),
@@ -268,7 +268,7 @@ fn takes_the_place_of_ours(cluster: &Cluster) {
             "kubectl wait --for=condition=Available=False apiservice/v1beta1.metrics.k8s.io --timeout=60s",
             Has(&["condition met"]),
         ),
-        // It serves another group alone: what it answers is the answer.
+        // It only serves another group: its response is returned.
         (
             "kubectl get apiservice v1beta1.metrics.k8s.io -o jsonpath='{.status.conditions[0].message}'",
             Has(&["bad status from", ": 404"]),

@@ -1,4 +1,4 @@
-//! What the agent reads: logs, messages and files that a container can replace, link elsewhere or hold leases on.
+//! What the agent reads: logs, messages and files that a container can replace, symlink or hold leases on.
 
 use std::{
     path::{Path, PathBuf},
@@ -102,7 +102,7 @@ fn message_path_proc(world: &World, target: &Target) -> Verdict {
     Verdict::Held(seen.join("; "))
 }
 
-/// A Pod that has a log; where it is.
+/// A Pod with a log; returns its path.
 fn with_log(world: &World, target: &Target) -> Result<PathBuf, String> {
     world.start_pod(target, &Pod { script: "echo up; sleep 1000", ..POD })?;
     eventually("it has a log", super::TIMEOUT, || {
@@ -114,8 +114,8 @@ fn with_log(world: &World, target: &Target) -> Result<PathBuf, String> {
     Ok(PathBuf::from(found["containers"][0]["log"].as_str().unwrap()))
 }
 
-/// Asks for a log again and again, while its file and what `other` has made beside it change places all the time: one of both is
-/// what the agent finds, the other what it opens. Ends with the first answer that `ends` wants no more after, if any.
+/// Requests a log repeatedly while its file and `other`'s replacement are swapped continuously: the agent may find one and open the
+/// other. Ends with the first response for which `ends` returns true, if any.
 fn logs_of_exchanged(
     world: &World,
     target: &Target,
@@ -136,11 +136,11 @@ fn logs_of_exchanged(
     })
 }
 
-/// So often, one of two places is looked at and the other opened, be it only one time in ten.
+/// With this many attempts, one place is checked and the other opened at least once, even if that happens only one time in ten.
 const ASKED: usize = 60;
 
 fn log_path(world: &World, target: &Target) -> Verdict {
-    // What would be a log of the host, at a place of its own: a name that leads there is all that it takes.
+    // What would be a log outside, at a separate path: a name resolving to it is enough.
     let elsewhere = tempfile::tempdir().unwrap();
     std::fs::write(
         elsewhere.path().join("0.log"),
@@ -209,14 +209,14 @@ fn log_fifo(world: &World, target: &Target) -> Verdict {
     };
     let fifo = log.with_extension("other");
     registry::run(Command::new("mkfifo").arg(&fifo));
-    // Without a reader a FIFO cannot be opened so.
+    // A FIFO without a reader cannot be opened like this.
     let has_reader = |path: &PathBuf| {
         let file = rustix::fs::open(path, OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW, Mode::empty());
         file.is_ok_and(|file| FileType::from_raw_mode(rustix::fs::fstat(file).unwrap().st_mode) == FileType::Fifo)
     };
     let (answered, over, waited) = (Mutex::new(Instant::now()), AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
-        // Who waits there is let go on after a while.
+        // Releases blocked openers after a while.
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
                 std::thread::sleep(Duration::from_millis(50));
@@ -235,12 +235,12 @@ fn log_fifo(world: &World, target: &Target) -> Verdict {
     verdict(!waited, if waited { "the agent waits for who would write".into() } else { format!("asked {ASKED} times") })
 }
 
-/// What waits for one lease alone takes 45 s.
+/// Waiting for a single lease takes 45 s.
 fn soon() -> Duration {
     Duration::from_secs(20) * slowness()
 }
 
-/// Waits for what is to come soon, but does not insist; after how long it came.
+/// Waits for something soon, without requiring it; returns after how long it came.
 fn comes(is_there: impl FnMut() -> bool) -> Result<Duration, Duration> {
     comes_within(soon(), is_there)
 }
@@ -256,7 +256,7 @@ fn comes_within(most: Duration, mut is_there: impl FnMut() -> bool) -> Result<Du
     if begun.elapsed() > most { Err(begun.elapsed()) } else { Ok(begun.elapsed()) }
 }
 
-/// That another Pod starts and ends, and is answered for, while somebody holds leases.
+/// Another Pod starts and ends, with responses, while leases are held.
 fn another_runs(world: &World, target: &Target) -> Result<Duration, Duration> {
     let mut other = world.pod(target, &Pod { script: "echo held: it runs", ..POD });
     other["metadata"]["name"] = json!(format!("{}-other", target.id));
@@ -287,7 +287,7 @@ fn lease_volumes(world: &World, target: &Target) -> Verdict {
         let said = world.logs(target, OPEN);
         if said.contains("leased: ") { Ok(()) } else { Err(said) }
     });
-    // Which files are shown is told by links: to open one would wait, too.
+    // Links tell which files are shown: opening one would block, too.
     let shown = || -> Vec<String> {
         let said = world.inside(target, OPEN, &["sh", "-c", "readlink /c/..data; readlink /p/..data"]);
         said.lines().filter(|line| line.starts_with("..")).map(str::to_owned).collect()
@@ -349,7 +349,7 @@ wait"
         })
     });
     let ran = another_runs(world, target);
-    // It is started again and again, after up to forty seconds by then; the leases are held for longer.
+    // It is restarted repeatedly, with back-off of up to forty seconds by then; the leases are held for longer.
     let lease = "another process holds a lease on the file";
     let waits =
         comes_within(soon() * 3, || world.failed_to_start(OPEN, target.id).is_some_and(|why| why.contains(lease)));
@@ -358,7 +358,7 @@ wait"
     verdict(told.is_ok() && ran.is_ok() && waits.is_ok(), seen)
 }
 
-/// What the shim writes would be outside of the folder of logs, by whatever name the link leads to.
+/// The shim would write outside of the log folder, whatever the link's target.
 fn log_folder_link(world: &World, target: &Target) -> Verdict {
     let elsewhere = tempfile::tempdir().unwrap();
     let script = format!(

@@ -1,4 +1,4 @@
-//! Archives whose blobs are links: what is by a digest there is something else.
+//! Archives with links in place of blobs: their content does not match the digest.
 
 use serde_json::{Value, json};
 
@@ -21,14 +21,14 @@ fn described(kind: &str, document: &str) -> Value {
     json!({"mediaType": media_type, "digest": digest(document.as_bytes()), "size": document.len()})
 }
 
-/// An index.json that gives a document a name.
+/// An index.json that names a document.
 fn index(kind: &str, document: &str, name: &str) -> String {
     let mut entry = described(kind, document);
     entry["annotations"] = json!({"io.containerd.image.name": name});
     json!({"schemaVersion": 2, "manifests": [entry]}).to_string()
 }
 
-/// So many layers of the author's own, and the config of an image of them.
+/// This many layers of the author's own, and the config of an image with them.
 fn own(layers: usize) -> (Vec<String>, String) {
     let layer = |n: usize| String::from_utf8(tar(&[(&n.to_string(), b"own")])).unwrap();
     let layers: Vec<String> = (0..layers).map(layer).collect();
@@ -38,14 +38,14 @@ fn own(layers: usize) -> (Vec<String>, String) {
     (layers, config.to_string())
 }
 
-/// Loads an archive; what was said.
+/// Loads an archive; returns the output.
 fn load(world: &World, entries: &[Entry<'_>]) -> String {
     let archive = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(archive.path(), layer(entries)).unwrap();
     world.node.run(&["image", "--node", NODE, "load", archive.path().to_str().unwrap()]).all()
 }
 
-/// Whether the node has nothing by this name; what was said.
+/// Whether the node has nothing by this name; returns the output.
 fn has_none(world: &World, target: &Target, name: &str, kind: &str) -> Result<String, String> {
     let mut object = world.pod(target, &Pod { namespace: OURS, script: "cat /word", ..POD });
     object["metadata"]["name"] = json!(format!("{}-{kind}", target.id));
@@ -63,7 +63,7 @@ pub fn manifest(world: &World, target: &Target) -> Verdict {
         let ((layers, config), evil_layer) = (own(1), json!("application/vnd.oci.image.layer.v1.tar"));
         let part = json!({"mediaType": evil_layer, "digest": digest(layers[0].as_bytes()), "size": layers[0].len()});
         let evil = json!({"schemaVersion": 2, "config": described("config.v1", &config), "layers": [part]}).to_string();
-        // Somebody else's, of which all know its digest.
+        // Someone else's, with a publicly known digest.
         let honest = json!({"schemaVersion": 2, "config": described("config.v1", kind), "layers": []}).to_string();
         let mut platform = described("manifest.v1", &honest);
         platform["platform"] = json!({"os": "linux", "architecture": super::world::architecture()});

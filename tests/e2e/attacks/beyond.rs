@@ -1,5 +1,5 @@
-//! What the kernel gives by uid alone, or counts for all, tried below a seccomp profile that allows everything: keyrings, cgroups,
-//! namespaces, mounts, and descriptors of processes that a socket names.
+//! What the kernel permits by uid alone, or counts globally, tried under a seccomp profile that allows everything: keyrings,
+//! cgroups, namespaces, mounts, and descriptors of processes named by a socket.
 
 use std::fs;
 use std::os::fd::AsRawFd;
@@ -67,7 +67,7 @@ pub const ATTACKS: &[Attack] = &[
     },
 ];
 
-/// Waits until the first process of the entry's Pod has said a word; all that it has said.
+/// Waits until the first process of the entry's Pod has printed a word; returns its output.
 pub fn said(world: &World, target: &Target, namespace: &str, word: &str) -> String {
     eventually(&format!("{} says {word:?}", target.id), TIMEOUT, || {
         let said = world.logs(target, namespace);
@@ -75,7 +75,7 @@ pub fn said(world: &World, target: &Target, namespace: &str, word: &str) -> Stri
     })
 }
 
-/// Starts an entry's Pod that does something, and does it once more by exec; what both have said.
+/// Starts an entry's Pod that does something, and repeats it by exec; returns both outputs.
 fn twice(world: &World, target: &Target, pod: Pod, does: &[&str]) -> Result<String, String> {
     let mut object = world.pod(target, &pod);
     object["spec"]["containers"][0]["command"] =
@@ -86,7 +86,7 @@ fn twice(world: &World, target: &Target, pod: Pod, does: &[&str]) -> Result<Stri
     Ok(format!("{first}\n{}", world.inside(target, pod.namespace, does)))
 }
 
-/// A Pod beside the entry's own, made of one of its kind; its name, once it runs.
+/// Another Pod of the same kind beside the entry's; returns its name, once it runs.
 fn beside(world: &World, target: &Target, pod: Pod, does: &str) -> Result<String, String> {
     let name = format!("{}-victim", target.id);
     let mut object = world.pod(target, &pod);
@@ -97,7 +97,7 @@ fn beside(world: &World, target: &Target, pod: Pod, does: &str) -> Result<String
     Ok(name)
 }
 
-/// What a Pod beside the entry's own has said, once it has said a word.
+/// The output of a Pod beside the entry's, once it contains a word.
 fn told(world: &World, namespace: &str, name: &str, word: &str) -> Result<String, String> {
     let deadline = Instant::now() + TIMEOUT * slowness();
     loop {
@@ -111,7 +111,7 @@ fn told(world: &World, namespace: &str, name: &str, word: &str) -> Result<String
 }
 
 fn keyrings(world: &World, target: &Target) -> Verdict {
-    // An id that no user of this machine has, and Pods with users of their own have too.
+    // An id that no user of this machine has, but that also exists in user namespaces.
     let spec = "securityContext: {runAsUser: 54321, seccompProfile: {type: Localhost, localhostProfile: allows.json}}";
     let keeper = Pod { spec, container: "securityContext: {capabilities: {add: [SYS_ADMIN]}}", ..POD };
     let key = format!("key-{}", uuid::Uuid::new_v4());
@@ -134,7 +134,7 @@ fn keyrings(world: &World, target: &Target) -> Verdict {
     }
 }
 
-/// What was said in a first process and in one that was exec'd: each must have tried.
+/// The outputs of a first process and of an exec'd one: each must have tried.
 fn judge_twice(target: &Target, said: &str, held: &str) -> Verdict {
     match judge(target, said) {
         Verdict::Held(_) if said.matches(held).count() < 2 => Verdict::Untried(said.to_owned()),
@@ -142,7 +142,7 @@ fn judge_twice(target: &Target, said: &str, held: &str) -> Verdict {
     }
 }
 
-/// The cgroup of a Pod, as the host has it.
+/// The cgroup of a Pod, as seen by the host.
 fn cgroup_of(world: &World, namespace: &str, pod: &str) -> PathBuf {
     let of_container = fs::read_to_string(world.node.netns_in(namespace, pod).with_file_name("../cgroup")).unwrap();
     let container = of_container.lines().find_map(|line| line.strip_prefix("0::/")).expect("it is in a cgroup");
@@ -164,14 +164,14 @@ fn cgroups(world: &World, target: &Target) -> Verdict {
         std::thread::sleep(Duration::from_millis(50));
     }
     if cgroup.exists() {
-        // By descriptors, so that nothing of it stays on the machine.
+        // Deep paths need descriptors, so that nothing stays on the machine.
         let removed = Command::new("find").arg(&cgroup).args(["-depth", "-type", "d", "-delete"]).output();
         return Verdict::Breach(format!("{} is still there; {said} {removed:?}", cgroup.display()));
     }
     verdict(made <= 14, format!("{}; they are gone", said.trim()))
 }
 
-/// The number that follows a word.
+/// The number after a word.
 pub fn number(said: &str, word: &str) -> usize {
     let digits = said.split(word).nth(1).unwrap_or_default();
     digits.split(' ').next().and_then(|digits| digits.parse().ok()).unwrap_or_else(|| panic!("no number: {said}"))
@@ -197,7 +197,7 @@ fn owner(world: &World, target: &Target) -> Verdict {
     verdict((0x8000_0000..u32::MAX).contains(&owner) && !is_user, format!("it is {owner}'s"))
 }
 
-/// MiB that the agent has had at most, since it was asked to forget.
+/// The agent's peak memory in MiB since the last reset.
 pub fn most(world: &World) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", world.node.pid())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -212,14 +212,14 @@ fn mounts(world: &World, target: &Target) -> Verdict {
     if let Err(why) = world.start_pod(target, &pod) {
         return Verdict::Untried(why);
     }
-    // It is evicted by the look at which its mounts are read: what it hides is found there.
+    // It is evicted by the measurement that reads its mounts: what it hides is found there.
     let end = world.wait_end(pod.namespace, target.id);
     let (most, said) = (most(world), world.logs(target, pod.namespace));
     world.delete("pods", pod.namespace, target.id);
     match end {
         End::Refused(why) if !why.contains("Evicted") => Verdict::Untried(why),
         End::Said(why) => Verdict::Untried(why),
-        // Where AppArmor refuses to mount there is nothing to read.
+        // If AppArmor refuses to mount there is nothing to read.
         End::Refused(_) if !said.contains("made 4000 mounts") && !said.contains("held: mount") => {
             Verdict::Untried(said)
         }

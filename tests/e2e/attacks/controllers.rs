@@ -1,4 +1,4 @@
-//! By what acts with rights of its own on what a user's object names: controllers, and admission.
+//! Through components with their own privileges that act on users' objects: controllers, and admission.
 
 use std::time::Duration;
 
@@ -81,7 +81,7 @@ fn objects_that_multiply(world: &World, target: &Target) -> Verdict {
 const CRDS: &str = "customresourcedefinitions";
 const RBAC: &str = "rbac.authorization.k8s.io";
 
-/// Asks until the answer will do; the last one.
+/// Requests until the response satisfies the condition; returns the last one.
 fn until(mut look: impl FnMut() -> Option<Value>, will_do: impl Fn(&Value) -> bool) -> Option<Value> {
     let mut last = None;
     for _ in 0..200 {
@@ -125,7 +125,7 @@ fn autoscaler(world: &World, target: &Target) -> Verdict {
     let able =
         { it["status"]["conditions"].as_array().into_iter().flatten() }.find(|it| it["type"] == "AbleToScale").cloned();
     let replicas = world.get(pools, "", target.id).unwrap_or_default()["spec"]["replicas"].clone();
-    // By the door that is not REST, even for who may do everything.
+    // Not through REST, even for superusers.
     let call = json!({"jsonrpc": "2.0", "id": 1, "method": "get",
         "params": {"resource": "nodes", "namespace": OURS, "name": super::world::NODE}});
     let (_, answer) = world.ask(ROOT, "POST", "/rpc", &call);
@@ -155,7 +155,7 @@ fn policy_params(world: &World, target: &Target) -> Verdict {
     }
     let policies = format!("validatingadmissionpolicies.{group}");
     let path = |plural: &str| format!("/apis/{group}/v1/validatingadmission{plural}");
-    // About objects of this entry alone.
+    // Only for objects of this entry.
     let policy = |name: &str| {
         json!({"apiVersion": format!("{group}/v1"), "kind": "ValidatingAdmissionPolicy", "metadata": {"name": name}, "spec": {
             "paramKind": {"apiVersion": "v1", "kind": "Secret"},

@@ -1,4 +1,4 @@
-//! With a node's credential: what draws to it what is meant for others, or stands in their way.
+//! With a node's credential: attracting or blocking what is meant for others.
 
 use serde_json::{Value, json};
 
@@ -101,7 +101,7 @@ fn mirror_traffic(world: &World, target: &Target) -> Verdict {
     let status = json!({"status": {"phase": "Running", "podIP": stolen, "podIPs": [{"ip": stolen}],
         "conditions": [{"type": "Ready", "status": "True"}]}});
     world.ask(AGENT, "PATCH", &format!("{pods}/{}-mirror/status", target.id), &status);
-    // Once a Pod of the namespace is there that came later, the other one would have been.
+    // Once a later Pod of the namespace exists, the other one would have, too.
     world.create("pods", THEIRS, pod(target.id)).unwrap();
     let endpoints = || world.get("endpoints", THEIRS, target.id).unwrap_or_default()["subsets"].to_string();
     eventually("the namespace's own Pod stands behind the Service", super::TIMEOUT, || {

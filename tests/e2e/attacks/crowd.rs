@@ -1,4 +1,4 @@
-//! A node that lives in a user namespace of its own, with limits that are not the machine's: what it has there can be used up.
+//! A node in its own user namespace, with separate limits that can be exhausted.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,13 +12,12 @@ use super::world::{BASELINE, World, compiled};
 use super::{POD, Pod, TIMEOUT, Target, Verdict};
 use crate::support::{TestNode, eventually, node::binary, slowness};
 
-/// So many namespaces of a kind each user may have there: enough for what the node makes for itself, and for some Pods.
+/// Namespaces of a kind that each user may have there: enough for the node's own, and for some Pods.
 const ROOM: usize = 24;
-/// So many a container makes on the machine itself: few of those that root may have.
+/// Namespaces that a container creates on the machine itself: few of root's limit.
 const FEW: usize = 50;
 
-/// Its root is root, and all others are who they are: it is about limits alone. The kernel gives nobody devices there, so containers
-/// do not get as far as to run.
+/// Ids are mapped to themselves: only the limits matter. The kernel permits no devices there, so containers do not get to run.
 struct Crowd {
     holder: Child,
     folder: tempfile::TempDir,
@@ -52,7 +51,7 @@ impl Crowd {
         command
     }
 
-    /// A file that may be executed.
+    /// An executable file.
     fn program(&self, name: &str, content: &[u8]) -> PathBuf {
         let path = self.folder.path().join(name);
         fs::write(&path, content).unwrap();
@@ -82,7 +81,7 @@ impl Drop for Crowd {
     }
 }
 
-/// Makes a Pod; whether it has been born, as far as its containers, and what was said of it.
+/// Creates a Pod; returns whether it got as far as its containers, and its messages.
 fn is_born(node: &TestNode, name: &str) -> (bool, String) {
     node.apply(&format!(
         "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}}}, spec: {{terminationGracePeriodSeconds: 0, containers: [\

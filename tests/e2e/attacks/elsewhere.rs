@@ -1,6 +1,6 @@
-//! What has been published and has no entry: what it was, and why.
+//! Published vulnerabilities without an entry: what they were, and why.
 
-/// CVE, what it was, why there is no entry.
+/// CVE, description, why there is no entry.
 pub const CVES: &[(&str, &str, &str)] = &[
     (
         "CVE-2022-0847",

@@ -1,4 +1,4 @@
-//! From inside a container to the node: descriptors, stdio, processes, the kernel's files, devices, system calls.
+//! From inside a container to the node: descriptors, stdio, processes, kernel files, devices, system calls.
 
 use serde_json::{Value, json};
 
@@ -335,7 +335,7 @@ fn seccomp_path(world: &World, target: &Target) -> Verdict {
     }
 }
 
-/// What a process says that is exec'd into a container that sleeps.
+/// The output of a process exec'd into a sleeping container.
 fn inside_a_sleeper(world: &World, target: &Target, pod: Pod, command: &[&str]) -> Verdict {
     match world.start_pod(target, &Pod { script: SLEEP, ..pod }) {
         Err(why) => Verdict::Untried(why),
@@ -375,10 +375,10 @@ fn judged(target: &Target, end: End) -> Verdict {
     }
 }
 
-/// Where the child's descriptors of the host may be.
+/// The possible numbers of a child's host descriptors.
 pub const NUMBERS: std::ops::Range<u32> = 3..27;
 
-/// As somebody, who may not look at the descriptors of a runtime's child, and as root, who may.
+/// As a user who may not inspect the descriptors of a runtime's child, and as root, who may.
 fn workdir_descriptor(world: &World, target: &Target) -> Verdict {
     let of_somebody = Pod { namespace: RESTRICTED, spec: "securityContext: {runAsUser: 1000}", ..POD };
     let of_root = Pod { namespace: BASELINE, ..POD };
@@ -402,7 +402,7 @@ fn workdir_symlink(world: &World, target: &Target) -> Verdict {
     from_descriptors(world, target, Pod { image: "localhost/workdir-links:1", ..POD }, there)
 }
 
-/// A Pod for each number that a descriptor of the host may have: with one container, whose birth opens as many as any other's.
+/// A Pod for each possible number of a host descriptor: with one container, whose creation opens as many as any other's.
 fn from_descriptors(world: &World, target: &Target, pod: Pod, there: impl Fn(u32, &mut Value)) -> Verdict {
     let pod = Pod { script: "cat ../../../../../../../../..@CANARY@; attack climb @CANARY@", ..pod };
     let name = |n: u32| format!("{}-{n}", target.id);
@@ -456,11 +456,11 @@ fn scan_while_execing(world: &World, target: &Target, container: &'static str) -
     exec_until_said(world, target)
 }
 
-/// Processes enter the container until it has said what it saw of them.
+/// Processes enter the container until it has reported what it saw of them.
 fn exec_until_said(world: &World, target: &Target) -> Verdict {
     let begin = std::time::Instant::now();
     loop {
-        // What is itself may go on for ever.
+        // Its own process may run forever.
         let itself = world.node.talk(&["-n", OPEN, "exec", target.id, "--", "/bin/self"]);
         world.inside(target, OPEN, &["true"]);
         drop(itself);

@@ -1,4 +1,4 @@
-//! Against aggregation: who says to be a front proxy, who takes groups to himself, where an APIService leads.
+//! Against aggregation: forged front proxies, hijacked groups, misdirected APIServices.
 
 use std::net::TcpListener;
 use std::time::Duration;

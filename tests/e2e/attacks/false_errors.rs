@@ -1,4 +1,4 @@
-//! What a Pod says of others' packets: errors (ICMP) about connections that it is no end of, and about what nobody has sent.
+//! Forged ICMP errors from a Pod, about connections that it is not an end of, and about packets that were never sent.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -33,10 +33,10 @@ pub const ATTACKS: &[Attack] = &[
     },
 ];
 
-/// Where the attacker listens: about calls to there it is believed.
+/// Where the attacker listens: errors about calls to it are accepted.
 const OWN_PORT: u16 = 7002;
 
-/// A Pod that complains.
+/// A Pod that sends errors.
 struct Liar<'a> {
     world: &'a World,
     target: &'a Target,
@@ -51,7 +51,7 @@ impl<'a> Liar<'a> {
         Liar { world, target, own, _listener: listener }
     }
 
-    /// Complains to `from` about what it has sent to `to`.
+    /// Sends `from` an error about its packets to `to`.
     fn complain(&self, kind: &str, from: SocketAddr, to: SocketAddr) -> Result<(), String> {
         let [source, port] = [from.ip().to_string(), from.port().to_string()];
         let [destination, its_port] = [to.ip().to_string(), to.port().to_string()];
@@ -60,7 +60,7 @@ impl<'a> Liar<'a> {
         if said.contains("sent 5") { Ok(()) } else { Err(said) }
     }
 
-    /// Complains about a call to itself, and waits until the caller has heard it: what was said before has come too.
+    /// Sends an error about a call to itself, and waits until the caller gets it: earlier ones have arrived, too.
     fn is_believed(&self, netns: &Path, from: SocketAddr) -> Result<(), String> {
         let socket = connected(netns, from, self.own);
         socket.send(b"?").map_err(|e| e.to_string())?;
@@ -89,7 +89,7 @@ fn talk(socket: &UdpSocket) -> Result<(), String> {
     socket.send(b"?").and_then(|_| socket.recv(&mut [0; 90])).map(drop).map_err(|e| e.to_string())
 }
 
-/// What a caller has heard of its call, once the attacker has complained of it.
+/// A caller's error on its call, after the attacker's message.
 fn heard(liar: &Liar<'_>, netns: &Path, from: SocketAddr, to: SocketAddr) -> Result<Verdict, String> {
     let honest = SocketAddr::new(from.ip(), from.port() + 1);
     liar.is_believed(netns, honest)?;
@@ -140,7 +140,7 @@ fn from_node(world: &World, liar: &Liar<'_>, service: &str) -> Result<Verdict, S
         return Ok(heard);
     }
     let mut seen = heard.seen().to_owned();
-    // Whatever the node has a way to: a Service that there is not, a Pod.
+    // Everything routed by the node: a nonexistent Service, a Pod.
     for to in ["10.96.0.77", &ip_of(world, THEIRS, "victim")] {
         liar.complain("answer", from, at(to, 0))?;
         liar.is_believed(&netns, SocketAddr::new(from.ip(), from.port() + 1))?;

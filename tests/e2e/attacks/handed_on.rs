@@ -1,4 +1,4 @@
-//! What a Pod leaves to others of its tenant, or to those that come after it, when it has ended.
+//! What a Pod that has ended leaves to others of its tenant, or to its successors.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -65,7 +65,7 @@ fn rights_on_their_way(world: &World, target: &Target) -> Verdict {
         said => Err(said),
     });
     let exec = world.inside(target, OPEN, &["echo", "is", "executed"]);
-    // Several probes come after it.
+    // Several probes follow it.
     std::thread::sleep(Duration::from_secs(4));
     let ready = world.node.field(&["-n", OPEN, "pod", target.id], ".status.containerStatuses[0].ready");
     let name = format!("pod/{}", target.id);

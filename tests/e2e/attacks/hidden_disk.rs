@@ -1,8 +1,8 @@
-//! Who hides from its limits what it has on a disk.
+//! Hiding disk usage from the limits.
 
 use super::{Attack, Expect, POD, Pod, Try};
 
-/// Hides 8 MiB, and goes on.
+/// Hides 8 MiB, and keeps running.
 macro_rules! hiding {
     ($command:literal) => {
         concat!($command, " & sleep 35; echo BREACH: it is still there")

@@ -1,4 +1,4 @@
-//! What an image says of itself beside its files: variables, labels, working directories, users; and what its `/etc` makes of it.
+//! Image metadata: variables, labels, working directories, users; and the effects of its `/etc`.
 
 use std::time::{Duration, Instant};
 
@@ -169,7 +169,7 @@ pub fn images(up: &str) -> Vec<(&'static str, Vec<u8>, Value)> {
 fn image_environment(world: &World, target: &Target) -> Verdict {
     let environ = std::fs::read(format!("/proc/{}/environ", world.node.pid())).unwrap();
     let environ = String::from_utf8_lossy(&environ).into_owned();
-    // What a container has anyway tells nothing.
+    // What every container has reveals nothing.
     let pairs = environ.split('\0').filter_map(|pair| pair.split_once('='));
     let own: Vec<(&str, &str)> = pairs
         .filter(|(name, value)| value.len() > 3 && !matches!(*name, "PATH" | "HOME" | "TERM" | "HOSTNAME"))
@@ -197,7 +197,7 @@ fn environment_of_another(world: &World, target: &Target) -> Verdict {
     let containers = (0..COUNT).map(|n| {
         let mut container = template.clone();
         container["name"] = json!(format!("c{n}"));
-        // Not one more than the image's, nor always as many: lists that share their room overwrite each other's end.
+        // A varying number of variables: appending to shared lists would overwrite each other's end.
         let variables = (0..=n % 4).map(|i| json!({"name": format!("MARK_{n}_{i}"), "value": format!("mark of {n}")}));
         container["env"] = variables.collect();
         container
@@ -312,7 +312,7 @@ fn informational_answers(world: &World, target: &Target) -> Verdict {
 fn digest_path(world: &World, target: &Target) -> Verdict {
     let config = json!({"architecture": super::world::architecture(), "os": "linux", "rootfs": {"type": "layers", "diff_ids": [digest(b"layer")]}});
     let config = config.to_string();
-    // Honest sizes, where something honest is described.
+    // Correct sizes for real items.
     let described = |kind: &str, digest: &str| json!({"mediaType": format!("application/vnd.oci.image.{kind}"), "digest": digest, "size": config.len()});
     let (honest, layer) = (digest(config.as_bytes()), digest(b"layer"));
     let mut seen = Vec::new();
@@ -333,7 +333,7 @@ fn digest_path(world: &World, target: &Target) -> Verdict {
             let mut object = world.pod(target, &POD);
             object["spec"]["containers"][0]["image"] = json!(format!("{}/own:1", registry.addr));
             let end = world.run_to_the_end(&object);
-            // An index is read by a library, which wants digests too.
+            // An index is parsed by a library, which requires digests too.
             let is_about =
                 |why: &str| ["unsupported digest", "Invalid encoded value"].iter().any(|part| why.contains(part));
             let asked = ["../", "..%2f", "secrets", target.id].iter().map(|part| registry.seen(part)).sum::<usize>();

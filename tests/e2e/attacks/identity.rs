@@ -1,4 +1,4 @@
-//! Who somebody is: annotations, headers and certificates that say it without being asked.
+//! Identities: annotations, headers and certificates with unverified claims.
 
 use std::time::Duration;
 
@@ -93,7 +93,7 @@ fn mirror_annotation(world: &World, target: &Target) -> Verdict {
                 let (patched, _) = world.ask(EDIT, "PATCH", &format!("{pods}/{name}"), &change);
                 seen.push(format!("given it: {patched}"));
             }
-            // A session goes to the node once there is one.
+            // A session goes to the node once the Pod is assigned.
             crate::support::eventually("it is on its node", super::TIMEOUT, || {
                 let pod = world.get("pods", OURS, name).unwrap_or_default();
                 if pod["spec"]["nodeName"].is_string() { Ok(()) } else { Err(pod["status"].to_string()) }
@@ -129,7 +129,7 @@ fn mirror_annotation_path(world: &World, target: &Target) -> Verdict {
     let own = world.get("pods", OURS, target.id).unwrap()["metadata"]["uid"].as_str().unwrap().to_owned();
     let mut said = String::new();
     for uid in [
-        // There is a folder of this name, from which the way leads on.
+        // A folder of this name exists, from which the path continues.
         format!("{own}/../../../../../../../../..{}", folder.path().display()),
         format!("x/../../../../../../../..{}", folder.path().display()),
         format!("/..{}", folder.path().display()),

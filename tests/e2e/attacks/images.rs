@@ -87,7 +87,7 @@ pub const ATTACKS: &[Attack] = &[
         held: "the primary group is among the supplementary ones, and `supplementalGroupsPolicy: Strict` adds none of the image",
         attempt: Try::Pod(Pod {
             container: "securityContext: {runAsUser: 1000, runAsGroup: 3000}",
-            // Not by id(1), which shows the primary group too.
+            // Not by id(1), which also shows the primary group.
             script: "set -- $(grep ^Groups: /proc/self/status); case \" $* \" in *' 3000 '*) echo held: $*;; *) echo BREACH: $*;; esac",
             ..POD
         }),
@@ -285,11 +285,11 @@ done",
     },
 ];
 
-/// What USERs are tried.
+/// The USERs to try.
 const USERS: &[&str] =
     &["00", "+0", "000:000", "4294967295", "4294967296", "-4294967296", "toor", "1001", "99999999999999999999"];
 
-/// Names of root, some of which look like numbers.
+/// Names for root, some of which look like numbers.
 const PASSWD: &str =
     "root:x:0:0::/:/bin/sh\ntoor:x:0:0::/:/bin/sh\n1001:x:0:0::/:/bin/sh\n99999999999999999999:x:0:0::/:/bin/sh\n";
 
@@ -303,7 +303,7 @@ pub const fn user(image: &'static str, expect: Expect) -> Try {
     })
 }
 
-/// One entry of a hand-made layer.
+/// One entry of a crafted layer.
 pub enum Entry<'a> {
     File(&'a str, &'a str, u32),
     Link(&'a str, &'a str),
@@ -312,7 +312,7 @@ pub enum Entry<'a> {
     Fifo(&'a str),
 }
 
-/// A tar whose names are as they are given: no library makes them harmless.
+/// A tar with unmodified names: no library sanitizes them.
 pub fn layer(entries: &[Entry<'_>]) -> Vec<u8> {
     let mut tar = tar::Builder::new(Vec::new());
     for entry in entries {
@@ -359,7 +359,7 @@ fn shared_environment(world: &World, target: &Target) -> Verdict {
     }
 }
 
-/// Loads the images of all entries that must be there to be tried.
+/// Loads the images needed by all entries.
 pub fn load(world: &World) {
     use Entry::{File, Link, Node};
     load_workdirs(world);
@@ -423,7 +423,7 @@ pub fn load(world: &World) {
     }
 }
 
-/// An image for each number that a descriptor may have, whose WORKDIR it is; all in one archive.
+/// An image for each number that a descriptor may have, with it as WORKDIR; all in one archive.
 fn load_workdirs(world: &World) {
     let mut layout = Layout::new();
     let layers = [std::fs::read(crate::support::node::busybox_tar()).unwrap(), super::world::tool_layer().to_vec()];
@@ -450,7 +450,7 @@ fn set_user_id() -> Vec<u8> {
 }
 
 fn passwd_fifo(world: &World, target: &Target) -> Verdict {
-    // Nothing says where the home of its root is: that is looked up inside.
+    // HOME of its root is unset: it is looked up inside.
     let pod = Pod { image: "localhost/no-root:1", script: "sleep 1000", ..POD };
     if let Err(why) = world.start_pod(target, &pod) {
         return Verdict::Untried(why);
@@ -472,7 +472,7 @@ fn passwd_fifo(world: &World, target: &Target) -> Verdict {
             return Verdict::Breach(format!("after {spoil:?}: {}", said.all()));
         }
     }
-    // And an image that comes with one.
+    // And an image containing one.
     world.load("localhost/passwd-fifo:1", &[layer(&[Entry::Fifo("etc/passwd")])], json!({"User": "web"}));
     let mut object =
         world.pod(target, &Pod { image: "localhost/passwd-fifo:1", script: "echo held: it started", ..POD });
@@ -485,7 +485,7 @@ fn passwd_fifo(world: &World, target: &Target) -> Verdict {
     verdict(begin.elapsed() < std::time::Duration::from_secs(15) * crate::support::slowness(), why)
 }
 
-/// Loads an image whose upper layer is this; whether it was refused, and what there is on the host now.
+/// Loads an image with this upper layer; returns whether it was refused, and what is on the host now.
 fn load_hostile(world: &World, name: &str, entries: &[Entry<'_>]) -> (bool, String) {
     let mut layout = Layout::new();
     let image = layout.image("amd64", &[layer(entries)], json!({}));
@@ -536,7 +536,7 @@ fn image_bomb(world: &World, _: &Target) -> Verdict {
     crate::support::registry::run(std::process::Command::new("sh").args(["-c", make]).current_dir(dir.path()));
     let size = std::fs::metadata(&bomb).unwrap().len();
     let answer = world.node.run(&["image", "--node", NODE, "import", bomb.to_str().unwrap(), "localhost/bomb:1"]);
-    // What was unpacked must not stay, whatever became of it.
+    // What was unpacked must not stay, whatever happened.
     if answer.code == 0 {
         world.node.run(&["image", "--node", NODE, "rm", "localhost/bomb:1"]);
     }
@@ -548,7 +548,7 @@ fn image_bomb(world: &World, _: &Target) -> Verdict {
 }
 
 fn digest_mismatch(world: &World, _: &Target) -> Verdict {
-    // A layer that was exchanged after its digest was taken.
+    // A layer that was exchanged after its digest was computed.
     let mut layout = Layout::new();
     let good = layer(&[Entry::File("a", "what was signed", 0o644)]);
     let image = layout.image("amd64", std::slice::from_ref(&good), json!({}));

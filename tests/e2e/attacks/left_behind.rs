@@ -1,4 +1,4 @@
-//! What commands leave behind in a container: it holds their streams open, and nobody ends it.
+//! Background processes left by commands in a container: they keep their streams open, and nothing ends them.
 
 use std::fs;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub const ATTACKS: &[Attack] = &[Attack {
     attempt: Try::Code(left_behind),
 }];
 
-/// So many commands have left something behind when it is counted.
+/// Number of commands before counting.
 const COMMANDS: usize = 20;
 
 /// Descriptors of the agent, and of the shim of a Pod.
@@ -50,7 +50,7 @@ fn left_behind(world: &World, target: &Target) -> Verdict {
     if ready != "true" {
         return Verdict::Untried(format!("its probe does not succeed: {ready}"));
     }
-    // Each has two streams; what runs at this moment has some as well.
+    // Each has two streams; currently running ones have some as well.
     let held = before.iter().zip(&after).all(|(before, after)| *after < before + COMMANDS);
     verdict(held, format!("of agent and shim: {before:?}, and {after:?} with {left} left behind"))
 }

@@ -1,7 +1,8 @@
-//! Attacks from inside containers, by users and by nodes: a table of tries, each of which must fail, on one node.
+//! Attacks from inside containers, by users and by nodes: a table of attempts, each of which must fail, on one node.
 //!
-//! A new try is one entry in one of the tables below; `README.md` is made from them (`UPDATE_EXPECT=1`). A try that says
-//! neither `held: ...` nor `BREACH: ...` has not been one, and fails too. `ATTACKS=part,...` runs those whose ids have a part.
+//! A new attempt is one entry in one of the tables below; `README.md` is generated from them (`UPDATE_EXPECT=1`). An attempt that
+//! prints neither `held: ...` nor `BREACH: ...` did not take place, and fails too. `ATTACKS=part,...` runs those whose ids contain
+//! a part.
 
 mod agent_reads;
 mod archive_links;
@@ -53,9 +54,9 @@ use world::World;
 struct Attack {
     id: &'static str,
     class: &'static str,
-    /// What has been published of it, as `CVE-2019-5736`.
+    /// Published vulnerabilities, such as `CVE-2019-5736`.
     cves: &'static [&'static str],
-    /// How it is tried.
+    /// How it is attempted.
     how: &'static str,
     /// Why it should fail.
     held: &'static str,
@@ -67,28 +68,29 @@ enum Try {
     Code(fn(&World, &Target) -> Verdict),
 }
 
-/// A Pod whose only container runs a script. The parts of YAML are laid over what every such Pod has.
+/// A Pod whose only container runs a script. The YAML parts are merged over the common defaults.
 #[derive(Clone, Copy)]
 struct Pod {
     namespace: &'static str,
     image: &'static str,
-    /// Laid over the spec.
+    /// Merged over the spec.
     spec: &'static str,
-    /// Laid over the container.
+    /// Merged over the container.
     container: &'static str,
-    /// What it runs, by `sh`. `@CANARY@` is a file of the host, `@FOLDER@` the folder that it is in.
+    /// Its shell script. `@CANARY@` is a file of the host, `@FOLDER@` its folder.
     script: &'static str,
     expect: Expect,
 }
 
-/// What is well, beside what the script says.
+/// The acceptable outcomes, beside the script's output.
 #[derive(Clone, Copy)]
 enum Expect {
-    /// The script runs, and all that it tries is held.
+    /// The script runs, and all its attempts are held.
     Held,
-    /// The Pod, or its container, never starts; the reason or message has this.
+    /// The Pod, or its container, never starts; the reason or message contains this.
     Refused(&'static str),
-    /// Either; for what may be refused or made harmless. A refusal has this. For users of its own is none where the host has them.
+    /// Either; for what may be refused or made harmless. A refusal contains this. A Pod with a user namespace must not be refused
+    /// on hosts that support them.
     HeldOrRefused(&'static str),
 }
 
@@ -101,7 +103,7 @@ const POD: Pod = Pod {
     expect: Expect::Held,
 };
 
-/// A file of the host that is this attack's own: what it is and what it says is known to nobody inside.
+/// A host file for this attack: its name and content are unknown inside.
 struct Target {
     id: &'static str,
     canary: std::path::PathBuf,
@@ -113,7 +115,7 @@ struct Target {
 enum Verdict {
     Held(String),
     Breach(String),
-    /// The try could not be made: that proves nothing, and fails.
+    /// The attempt could not be made: that proves nothing, and fails.
     Untried(String),
 }
 
@@ -132,7 +134,7 @@ impl Verdict {
     }
 }
 
-/// What was said inside.
+/// Evaluates the output from inside.
 fn judge(target: &Target, said: &str) -> Verdict {
     let lines = |start: &str| said.lines().filter(|line| line.starts_with(start)).collect::<Vec<_>>().join("; ");
     let (held, breach) = (lines("held:"), lines("BREACH:"));
@@ -179,10 +181,10 @@ fn attacks() -> impl Iterator<Item = &'static Attack> {
     all.into_iter().flatten()
 }
 
-/// How many attacks run at once: most of their time is waiting.
+/// Attacks run at once: most of their time is waiting.
 const AT_ONCE: usize = 10;
-/// Those that tell how long others wait, or what the agent has by now, run by themselves, behind the others: beside them it would be
-/// these that are measured. So do those that have one host beside the node.
+/// Attacks that measure others' waiting times or the agent's memory run alone, after the others, which would disturb the
+/// measurement. So do those using the one host beside the node.
 const ALONE: &[&str] = &[
     "job-without-end",
     "objects-that-multiply",
@@ -212,7 +214,7 @@ fn no_attack_gets_through() {
         let begin = Instant::now();
         let verdict = world.attempt(attack, users);
         let id = format!("{}{}", attack.id, if users == Users::Entrys { "" } else { ", with users of its own" });
-        // As it comes: a run that is cut short has said something too.
+        // Printed at once: an aborted run has results too.
         println!("{id} ({:.1?}): {}", begin.elapsed(), verdict.word());
         verdicts.lock().unwrap().push((id, verdict, begin.elapsed()));
     };
@@ -296,7 +298,7 @@ fn the_readme_has_every_attack() {
     assert!(ids.windows(2).all(|two| two[0] != two[1]), "an id is used twice: {ids:?}");
 }
 
-/// YAML as a value, with the names of the target put in.
+/// YAML as a value, with the target's names substituted.
 fn yaml(text: &str, target: &Target) -> Value {
     let folder = target.canary.parent().expect("it is in a folder").display().to_string();
     let text = text.replace("@CANARY@", &target.canary.display().to_string()).replace("@FOLDER@", &folder);

@@ -1,4 +1,4 @@
-//! By custom resources that are called as built-in kinds are.
+//! With custom resources named like built-in kinds.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ pub fn namesakes(world: &World, _: &Target) -> Verdict {
     outcome.unwrap_or_else(Verdict::Breach)
 }
 
-/// What broke is the error.
+/// A breach is the error.
 fn try_all(world: &World) -> Result<Verdict, String> {
     let object = |kind: &str, name: &str, rest: Value| {
         let mut object = json!({"apiVersion": format!("{GROUP}/v1"), "kind": kind, "metadata": {"name": name}});

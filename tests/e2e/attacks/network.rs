@@ -1,4 +1,4 @@
-//! Between Pods, and from Pods to the node's network: forged packets, addresses that are not theirs, ports that are the node's.
+//! Between Pods, and from Pods to the node's network: forged packets, others' addresses, the node's ports.
 
 use std::{
     io::{Read, Write},
@@ -133,7 +133,7 @@ pub const ATTACKS: &[Attack] = &[
     },
 ];
 
-/// Another address of the same range, which nobody has, or somebody else.
+/// Another address of the same range, free or someone else's.
 fn neighbour(address: &str) -> String {
     let (start, last) = address.rsplit_once('.').unwrap();
     format!("{start}.{}", (last.parse::<u8>().unwrap() ^ 0x40).max(2))
@@ -143,7 +143,7 @@ pub fn ip_of(world: &World, namespace: &str, pod: &str) -> String {
     world.node.field(&["-n", namespace, "pod", pod], ".status.podIP")
 }
 
-/// Starts the attacker and a victim beside it; their addresses and the victim's namespace.
+/// Starts the attacker and a victim beside it; returns their addresses and the victim's namespace.
 pub fn two(world: &World, target: &Target) -> Result<(String, String, std::path::PathBuf), String> {
     let pod = Pod { script: "sleep 1000", ..POD };
     world.start_pod(target, &pod)?;
@@ -155,7 +155,7 @@ pub fn two(world: &World, target: &Target) -> Result<(String, String, std::path:
     Ok((ip_of(world, OPEN, target.id), ip_of(world, OPEN, &name), world.node.netns_in(OPEN, &name)))
 }
 
-/// Waits a moment for a datagram.
+/// Waits briefly for a datagram.
 fn arrives(socket: &UdpSocket) -> bool {
     let mut buffer = [0; 64];
     socket.set_read_timeout(Some(Duration::from_millis(700))).unwrap();
@@ -166,7 +166,7 @@ fn arrives(socket: &UdpSocket) -> bool {
     arrived
 }
 
-/// Datagrams from and to what `choose` makes of the addresses of attacker and victim. An honest one must arrive.
+/// Datagrams with addresses that `choose` derives from the attacker's and victim's. A genuine one must arrive.
 fn forged(world: &World, target: &Target, choose: impl Fn(&str, &str) -> (String, String)) -> Verdict {
     let (own, victim, netns) = match two(world, target) {
         Ok(two) => two,
@@ -174,7 +174,7 @@ fn forged(world: &World, target: &Target, choose: impl Fn(&str, &str) -> (String
     };
     let socket = within(&netns, || UdpSocket::bind("0.0.0.0:5353").unwrap());
     let (source, destination) = choose(&own, &victim);
-    // The way must be known to the kernel before the tool looks for it.
+    // The kernel must have resolved the neighbour before the tool looks for it.
     world.inside(target, OPEN, &["sh", "-c", &format!("echo x | nc -u -w 1 {victim} 5353")]);
     arrives(&socket);
     let honest = world.inside(target, OPEN, &["attack", "forge", &own, &victim, "5353"]);
@@ -313,7 +313,7 @@ fn api_from_a_pod(world: &World, target: &Target) -> Verdict {
         ] {
             let answer = tls::get(&netns, at("10.96.0.1", 443), "kubernetes", &ca, token, path);
             match answer {
-                // Who shows a false token is nobody, not even the one whom it names.
+                // A false token gives no identity, not even the one that it names.
                 Ok((code, body)) if refused.contains(&code) && !body.contains(SECRET) => {
                     seen.push(format!("{what} {path} {code}"))
                 }
@@ -379,7 +379,7 @@ fn fill_conntrack(world: &World, target: &Target) -> Verdict {
     if !said.contains(&format!("sent {flows} ")) {
         return Verdict::Untried(said);
     }
-    // An entry without an answer lives for 30 s: by then they would go by themselves.
+    // An unanswered entry lives for 30 s: by then they would expire by themselves.
     let deadline = Instant::now() + Duration::from_secs(10);
     let tracked = || -> usize {
         let read = || std::fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_count").unwrap();
@@ -432,7 +432,7 @@ fn host_port_dns(world: &World, target: &Target) -> Verdict {
     Verdict::Held("the cluster's DNS answers all the same".into())
 }
 
-/// Waits until what the node's network was asked for before has been done: a Service that comes later is there.
+/// Waits until the node's network has applied earlier requests: a later Service exists.
 pub fn settle(world: &World) {
     static NUMBER: std::sync::atomic::AtomicU16 = std::sync::atomic::AtomicU16::new(30500);
     let port = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -450,7 +450,7 @@ pub fn settle(world: &World) {
     world.delete("services", THEIRS, &name);
 }
 
-/// Makes a Service with an external IP as a user with `edit`, in front of an attacker's Pod.
+/// Creates a Service with an external IP as a user with `edit`, in front of an attacker's Pod.
 fn steal(world: &World, target: &Target, address: &str, port: u16, protocol: &str) -> Result<(), String> {
     let script = format!(
         "while true; do echo forged | nc {} -l -p {port} -w 5; done",

@@ -1,4 +1,4 @@
-//! With a node's credential: what is not its own.
+//! With a node's credential: access to what is not its own.
 
 use base64::Engine;
 use serde_json::{Value, json};
@@ -115,7 +115,7 @@ fn mirror(name: &str, spec: Value) -> Value {
     pod
 }
 
-/// Whether the node's credential reads the Secret.
+/// Whether the node's credential can read the Secret.
 fn reads(world: &World) -> Option<String> {
     let (code, said) = world.ask(AGENT, "GET", VICTIM, &Value::Null);
     (code == 200 || said.contains("d2hhdCBvbmx5")).then_some(said)
@@ -125,7 +125,7 @@ fn mirror_reads(world: &World, target: &Target) -> Verdict {
     if let Some(said) = reads(world) {
         return Verdict::Untried(format!("it reads it anyway: {said}"));
     }
-    // As upstream's agents give it: NodeRestriction wants the owner to be the node.
+    // Set by upstream's agents: NodeRestriction requires the node as owner.
     let uid = world.get("nodes", "", NODE).unwrap()["metadata"]["uid"].clone();
     let owner = json!([{"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": uid, "controller": true}]);
     let container = |more: Value| {
@@ -189,7 +189,7 @@ fn mirror_reads(world: &World, target: &Target) -> Verdict {
 
 fn mirror_status(world: &World, target: &Target) -> Verdict {
     let pods = format!("/api/v1/namespaces/{THEIRS}/pods");
-    // A Pod of its own, that refers to the Secret by a name which only counts without the annotation.
+    // A Pod of its own that refers to the Secret by a name which is only effective without the annotation.
     let uid = world.get("nodes", "", NODE).unwrap()["metadata"]["uid"].clone();
     let mut pod = mirror(target.id, json!({}));
     pod["metadata"]["ownerReferences"] =
@@ -199,7 +199,7 @@ fn mirror_status(world: &World, target: &Target) -> Verdict {
         return Verdict::Untried(format!("a mirror Pod of nothing: {code} {said}"));
     }
     for name in [target.id, "victim"] {
-        // The agent takes mirror Pods away that it has not made.
+        // The agent removes mirror Pods that it did not create.
         let Some(before) = world.get("pods", THEIRS, name) else { continue };
         for change in [
             json!({"metadata": {"annotations": {"kubernetes.io/config.mirror": null, "x": "y"}}}),
@@ -272,7 +272,7 @@ fn node_address(world: &World, _: &Target) -> Verdict {
     Verdict::Held(seen.join(", "))
 }
 
-/// Asks all; each must be refused.
+/// Sends all requests; each must be refused.
 pub fn all_refused(world: &World, token: &str, asked: &[(&str, String, Value)]) -> Verdict {
     let mut seen = Vec::new();
     for (method, path, body) in asked {
@@ -387,7 +387,7 @@ fn itself(world: &World, _: &Target) -> Verdict {
         ("PATCH", path(), json!({"metadata": {"ownerReferences": owner}})),
     ];
     let verdict = all_refused(world, AGENT, &asked);
-    // A Node that has got owners all the same must not be collected with them.
+    // A Node that has owners all the same must not be collected with them.
     world.ask(ROOT, "PATCH", &path(), &json!({"metadata": {"ownerReferences": null}}));
     verdict
 }
@@ -421,8 +421,7 @@ fn address_range(world: &World, _: &Target) -> Verdict {
     all_refused(world, AGENT, &asked)
 }
 
-/// Whoever holds a bootstrap token asks for the certificate of a node that there is, of one with an impossible name, and of a new
-/// one.
+/// A bootstrap token requests certificates of an existing node, of one with an impossible name, and of a new one.
 fn certificate_of_another(world: &World, target: &Target) -> Verdict {
     let token = json!({"metadata": {"name": "bootstrap-token-attack"}, "type": "bootstrap.kubernetes.io/token", "stringData": {
         "token-id": "attack", "token-secret": "0123456789abcdef", "usage-bootstrap-authentication": "true"}});
@@ -440,7 +439,7 @@ fn certificate_of_another(world: &World, target: &Target) -> Verdict {
         let name = format!("{}-{number}", target.id);
         world.get("certificatesigningrequests", "", &name).unwrap_or_default()["status"].clone()
     };
-    // They are looked at in this order, so the others have been once the last one is signed.
+    // Handled in this order, so the others were once the last one is signed.
     eventually("the new node gets its certificate", super::TIMEOUT, || {
         if status(3)["certificate"].is_string() { Ok(()) } else { Err(status(3).to_string()) }
     });
@@ -476,8 +475,7 @@ fn certificate(world: &World, target: &Target) -> Verdict {
         if approved < 400 {
             return Verdict::Breach(format!("it approves its own: {said}"));
         }
-        // Controllers have acted on it once they have acted on a later one that they do approve or refuse; an approval is at
-        // once.
+        // Controllers have handled it once they have handled a later one that they approve or refuse; approvals are immediate.
         let stored = world.get("certificatesigningrequests", "", &csr_name).unwrap_or_default();
         if stored["status"]["certificate"].is_string() || stored["status"]["conditions"][0]["type"] == "Approved" {
             return Verdict::Breach(format!("signed: {stored}"));

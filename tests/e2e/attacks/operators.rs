@@ -1,4 +1,4 @@
-//! Against who operates the cluster: his files, his terminal, what he copies out of a Pod, what he keeps on disk.
+//! Against the cluster's operator: files, terminal, copies out of a Pod, stored data.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
@@ -50,7 +50,7 @@ pub const ATTACKS: &[Attack] = &[
     },
 ];
 
-/// Python is not in the image: the archives are made here, and printed by a script in the place of `tar`.
+/// The image lacks Python: the archives are created here, and printed by a script in place of `tar`.
 fn copy_out(world: &World, target: &Target) -> Verdict {
     if let Err(why) = world.start_pod(target, &Pod { script: "mkdir /x; echo inner > /x/a; sleep 1000", ..POD }) {
         return Verdict::Untried(why);
@@ -109,7 +109,7 @@ fn copy_out(world: &World, target: &Target) -> Verdict {
     Verdict::Held(seen.join(", "))
 }
 
-/// What the links below a folder lead to.
+/// The targets of the links below a folder.
 fn links(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap().flatten() {
@@ -161,7 +161,7 @@ fn state_files(world: &World, _: &Target) -> Verdict {
     let top = world.node.dir.path();
     let mode = |path: &Path| fs::symlink_metadata(path).map(|meta| meta.permissions().mode() & 0o7777).unwrap_or(0);
     let mut open = Vec::new();
-    // What is secret must be so by its own mode, whatever the folder around it has.
+    // Secrets must be protected by their own mode, whatever the folder's.
     for entry in fs::read_dir(top).unwrap().flatten() {
         let name = entry.file_name().into_string().unwrap();
         let secret = name.starts_with("store.db")

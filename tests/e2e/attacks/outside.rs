@@ -1,4 +1,4 @@
-//! What is outside of the cluster, and taken from Pods and nodes: by a node's credential, by a user who may write Services.
+//! Hijacking of what is outside of the cluster from Pods and nodes: by a node's credential, by a user who may write Services.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -40,10 +40,10 @@ pub const ATTACKS: &[Attack] = &[
     },
 ];
 
-/// An API server that is no node.
+/// An API server that is not a node.
 const SERVER: &str = "192.168.77.3";
 
-/// What the node's tables have in a set.
+/// The contents of a set in the node's tables.
 fn set(world: &World, name: &str) -> String {
     let list = || Command::new("nft").args(["list", "set", "ip", "podwright", name]).output().unwrap().stdout;
     String::from_utf8_lossy(&within(&world.node.netns(), list)).into_owned()
@@ -85,7 +85,7 @@ fn server(world: &World, target: &Target) -> Verdict {
     let add = || Command::new("ip").args(["address", "add", SERVER, "dev", "eth0"]).status().unwrap();
     assert!(within(&outside.netns, add).success());
     let _server = Server::start(&outside.netns, "server", 6443);
-    // Not ready: Pods are not led there by the Service, and the node may call it all the same.
+    // Not ready: the Service does not lead Pods there, but the node may still call it.
     let slice = json!({
         "metadata": {"name": target.id, "labels": {"kubernetes.io/service-name": "kubernetes"}}, "addressType": "IPv4",
         "endpoints": [{"addresses": [SERVER], "conditions": {"ready": false}}], "ports": [{"name": "https", "port": 6443}],
@@ -107,7 +107,7 @@ fn server(world: &World, target: &Target) -> Verdict {
     verdict
 }
 
-/// Whether the server still answers the node and a Pod.
+/// Whether the server still responds to the node and a Pod.
 fn called(world: &World, target: &Target, server: SocketAddr) -> Verdict {
     settle(world);
     let from = [world.node.netns(), world.node.netns_in(OPEN, target.id)];

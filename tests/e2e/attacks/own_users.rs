@@ -1,25 +1,25 @@
-//! The same attacks once more, from Pods with users of their own (`hostUsers: false`); most with capabilities that are worth
-//! nothing outside of these users' namespaces. And what such rights themselves are tried for.
+//! The same attacks repeated from Pods with user namespaces (`hostUsers: false`); most with capabilities that are only valid
+//! inside. And attacks using those capabilities.
 
 use serde_json::{Value, json};
 
 use super::{Attack, POD, Pod, Try, agent_reads, beyond, escapes, hostile_images, images, profiles, volumes, world};
 
-/// Which users a Pod of an attack has.
+/// The users of an attack's Pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Users {
     /// As the entry says.
     Entrys,
     /// Of its own.
     Own,
-    /// Of its own, and its containers have [`MORE`].
+    /// A user namespace, with containers that have [`MORE`].
     OwnWithMore,
 }
 
-/// What whoever has all of these could do on the host, if they were for the host.
+/// Capabilities that would allow much on the host if they were valid there.
 const MORE: [&str; 4] = ["SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE", "MKNOD"];
 
-/// Entries that are not tried again, and why.
+/// Entries that are not repeated, and why.
 const NOT_AGAIN: &[(&str, &str)] = &[
     ("host-pid", "no: excluded by `hostPID`"),
     ("stdin-link-agent", "no: excluded by `hostPID`"),
@@ -47,7 +47,7 @@ const NOT_AGAIN: &[(&str, &str)] = &[
     ("digest-path", "no: no Pod runs"),
 ];
 
-/// Entries that are tried again without [`MORE`], and why.
+/// Entries that are repeated without [`MORE`], and why.
 const WITHOUT_MORE: &[(&str, &str)] = &[
     ("trace-exec", "yes; with SYS_PTRACE it is `exec-descriptors`"),
     ("release-agent", "yes; with capabilities it is `own-users-mounts`"),
@@ -63,7 +63,7 @@ const WITHOUT_MORE: &[(&str, &str)] = &[
     ("join-pause-same-user", "yes; with capabilities `pause` is its own to trace"),
 ];
 
-/// How an entry is tried again, and in the README's words. `None`: it is of no table that is tried again.
+/// How an entry is repeated, and its wording in the README. `None`: its table is not repeated.
 pub fn again(attack: &Attack) -> Option<(Option<Users>, &'static str)> {
     let tables = [
         escapes::ATTACKS,
@@ -85,13 +85,13 @@ pub fn again(attack: &Attack) -> Option<(Option<Users>, &'static str)> {
         return Some((Some(Users::Own), why));
     }
     match &attack.attempt {
-        // Pod Security admits no more capabilities.
+        // Pod Security does not admit more capabilities.
         Try::Pod(pod) if pod.namespace != world::OPEN => Some((Some(Users::Own), "yes")),
         _ => Some((Some(Users::OwnWithMore), "yes, with more capabilities")),
     }
 }
 
-/// Gives the users to a Pod that says nothing of them.
+/// Sets the users of a Pod that does not specify them.
 pub fn give(spec: &mut Value, users: Users, namespace: &str) {
     if users == Users::Entrys {
         return;
@@ -110,7 +110,7 @@ pub fn give(spec: &mut Value, users: Users, namespace: &str) {
     }
 }
 
-/// As root of users of its own, with [`MORE`].
+/// As root of a user namespace, with [`MORE`].
 const MIGHTY: Pod = Pod {
     spec: "hostUsers: false",
     container: "securityContext: {seccompProfile: {type: Unconfined}, appArmorProfile: {type: Unconfined}, capabilities: {add: [SYS_ADMIN, NET_ADMIN, SYS_PTRACE, MKNOD, SYS_RESOURCE, SYS_TIME, SYS_BOOT, SYS_MODULE, SYSLOG, DAC_READ_SEARCH, BPF, PERFMON]}}",

@@ -1,14 +1,14 @@
-//! What a manifest asks for and must not get, or must really get: sysctls, user namespaces, profiles, storage.
+//! What a manifest requests and must not get, or must really get: sysctls, user namespaces, profiles, storage.
 
 use serde_json::json;
 
 use super::world::{End, NO_USERS, OPEN, RESTRICTED, World};
 use super::{Attack, Expect, POD, Pod, Target, Try, Verdict};
 
-/// Whether its users are its own.
+/// Whether it has a user namespace.
 const OWN_USERS: &str = "set -- $(cat /proc/self/uid_map); if [ \"$2\" = 0 ]; then echo BREACH: uid 0 is the host\\'s: $*; else echo held: $*; fi";
 
-/// Fills something, and is still there when it should have been evicted.
+/// Fills something, and is still running when it should have been evicted.
 macro_rules! filling {
     ($script:literal) => {
         concat!($script, "; sync; sleep 35; echo BREACH: it is still there")
@@ -242,7 +242,7 @@ pub const ATTACKS: &[Attack] = &[
     },
 ];
 
-/// A Pod for each name, which sets it to the value that it has; all must be refused.
+/// A Pod for each sysctl, which sets its current value; all must be refused.
 fn sysctls(world: &World, target: &Target, spec: &'static str, names: &[&str]) -> Verdict {
     let mut seen = Vec::new();
     for (number, name) in names.iter().enumerate() {
@@ -263,7 +263,7 @@ fn sysctls(world: &World, target: &Target, spec: &'static str, names: &[&str]) -
             {
                 seen.push(why)
             }
-            // It was tried to write it.
+            // An attempt was made to write it.
             End::Refused(why) => return Verdict::Breach(format!("{name} was not forbidden: {why}")),
         }
     }

@@ -1,4 +1,4 @@
-//! Another tenant's private image, which his Pod has brought to the node.
+//! Another tenant's private image that a Pod has brought to the node.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use crate::support::{
     registry::{Layout, Liar, Lie, Registry, digest, tar},
 };
 
-/// A tenant's image, in a registry that lets him in alone; and the Pod by which it is on the node.
+/// A tenant's image, in a registry that only accepts that tenant; and the Pod that brought it to the node.
 pub(super) struct Private {
     registry: Registry,
     name: String,
@@ -24,7 +24,7 @@ fn private(world: &World, target: &Target) -> Result<Private, Verdict> {
     }
 }
 
-/// The same, before the Pod has brought it.
+/// The same, before the Pod has pulled it.
 pub(super) fn made(world: &World, target: &Target) -> Result<Private, Verdict> {
     let registry = Registry::start_with(true);
     let mut layout = Layout::new();
@@ -54,7 +54,7 @@ impl Private {
         }
     }
 
-    /// As it is written.
+    /// As stored.
     pub(super) fn document(&self) -> String {
         std::fs::read_to_string(self.registry.blob_file(&self.digest())).unwrap()
     }
@@ -73,7 +73,7 @@ impl Private {
     }
 }
 
-/// A Pod of another tenant's, whose image is that of a registry of his own that has these documents and no layers.
+/// Another tenant's Pod, with an image from that tenant's own registry with these documents and no layers.
 fn with_a_registry_of_ones_own(world: &World, target: &Target, manifest: &Value, config: Option<Value>) -> End {
     let (manifest, config) = (manifest.to_string(), config.map(|config| config.to_string()));
     let registry = Liar::start(move |head| match &config {
@@ -92,7 +92,7 @@ pub fn by_id(world: &World, target: &Target) -> Verdict {
         Ok(private) => private,
         Err(verdict) => return verdict,
     };
-    // A layer that there is not: what makes the image is found by its config.
+    // A nonexistent layer: the image is identified by its config.
     let mut manifest = private.manifest();
     for layer in manifest["layers"].as_array_mut().unwrap() {
         layer["digest"] = json!(digest(b"invented"));

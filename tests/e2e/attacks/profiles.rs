@@ -1,4 +1,4 @@
-//! What a Pod's own seccomp profile gives away: one that only logs, as upstream's `audit.json`, or that allows everything.
+//! Effects of a Pod's own seccomp profile: one that only logs, like upstream's `audit.json`, or that allows everything.
 
 use std::ffi::CString;
 use std::fs;
@@ -10,7 +10,7 @@ use super::world::{BASELINE, OPEN, RESTRICTED, World};
 use super::{Attack, POD, Pod, TIMEOUT, Target, Try, Verdict, judge};
 use crate::support::eventually;
 
-/// The node's profiles: what a Pod asks for by `Localhost`.
+/// The node's profiles, for `Localhost`.
 const PROFILES: [(&str, &str); 2] = [
     ("logs.json", r#"{"defaultAction": "SCMP_ACT_LOG"}"#),
     (
@@ -60,17 +60,17 @@ pub const ATTACKS: &[Attack] = &[
 ];
 
 const LOGS: &str = "securityContext: {seccompProfile: {type: Localhost, localhostProfile: logs.json}}";
-/// Laid over a spec.
+/// Merged over a spec.
 pub const ALLOWS: &str = "securityContext: {seccompProfile: {type: Localhost, localhostProfile: allows.json}}";
 
-/// Puts the profiles where the node looks for them.
+/// Writes the profiles to the node's folder.
 pub fn write(world: &World) {
     for (name, profile) in PROFILES {
         fs::write(world.node.dir.path().join("seccomp").join(name), profile).unwrap();
     }
 }
 
-/// What the first process says, and one that is exec'd.
+/// The outputs of the first process, and of an exec'd one.
 fn both(world: &World, target: &Target, pod: Pod) -> Verdict {
     let pod = Pod { script: "attack namespaces; echo up; sleep 1000", ..pod };
     if let Err(why) = world.start_pod(target, &pod) {
@@ -83,7 +83,7 @@ fn both(world: &World, target: &Target, pod: Pod) -> Verdict {
     let first = world.logs(target, pod.namespace);
     let said = format!("{first}\n{}", world.inside(target, pod.namespace, &["attack", "namespaces"]));
     match judge(target, &said) {
-        // Each says something of each call.
+        // Each prints something for each call.
         Verdict::Held(_) if said.matches("held: setns on nothing").count() != 2 => Verdict::Untried(said),
         other => other,
     }

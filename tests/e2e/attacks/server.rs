@@ -1,4 +1,4 @@
-//! Against the server itself: whom it dials and what it forwards, messages that mean two things, requests that cost more than they say.
+//! Against the server itself: dialled and forwarded addresses, ambiguous messages, requests that cost more than their size.
 
 use std::time::{Duration, Instant};
 
@@ -107,7 +107,7 @@ fn endpoints_loopback(world: &World, _: &Target) -> Verdict {
     all_refused(world, ROOT, &asked)
 }
 
-/// A Pod of the attackers' that answers every connection with this, and prints what it got.
+/// A Pod of the attackers that answers every connection with this, and prints its input.
 fn answering(world: &World, target: &Target, answer: &str) -> Result<(), String> {
     let script = format!("while true; do printf '{answer}' | nc -l -p 8080 -w 3; done");
     let mut pod = world.pod(target, &POD);
@@ -118,7 +118,7 @@ fn answering(world: &World, target: &Target, answer: &str) -> Result<(), String>
     Ok(())
 }
 
-/// A request through the Pod's proxy, until it listens.
+/// A request through the Pod's proxy, repeated until it listens.
 fn proxied(world: &World, target: &Target, headers: &str) -> (u16, String) {
     let path = format!("/api/v1/namespaces/{OURS}/pods/{}:8080/proxy/x", target.id);
     crate::support::eventually("the Pod answers", super::TIMEOUT, || match with_headers(world, ROOT, &path, headers) {
@@ -204,7 +204,7 @@ fn resident(world: &World) -> u64 {
     line.split_whitespace().next().unwrap().parse::<u64>().unwrap() / 1024
 }
 
-/// A body of some type; the code, how long it took, and by how much the server's memory grew at most.
+/// Sends a body of some type; returns the code, the duration, and the server's peak memory growth.
 fn weighed(world: &World, method: &str, path: &str, kind: &str, body: &str) -> (u16, Duration, u64, String) {
     let (before, begin) = (resident(world), std::time::Instant::now());
     let head = format!(
@@ -323,7 +323,7 @@ fn repeated_names(world: &World, target: &Target) -> Verdict {
     let fields = json!({"f:spec": {"f:template": {"f:spec": {"f:containers": {format!("k:{{\"name\":\"{long}\"}}"): {"f:env": variables}}}}}});
     let path = format!("/apis/apps/v1/namespaces/{OURS}/deployments");
     let mut owned = deployment("1");
-    // A name of that length is refused; whoever applies it gets to its conflicts before.
+    // A name of that length is rejected; apply computes its conflicts before that.
     owned["spec"]["template"]["spec"]["containers"][0]["name"] = "c".into();
     owned["metadata"]["managedFields"] = json!([{"manager": "one", "operation": "Apply", "apiVersion": "apps/v1",
         "fieldsType": "FieldsV1", "fieldsV1": fields}]);
@@ -337,7 +337,7 @@ fn repeated_names(world: &World, target: &Target) -> Verdict {
     verdict(wrong.is_empty(), wrong.join("\n"))
 }
 
-/// How many reads somebody makes one after the other in so long; the first that was not answered well.
+/// The number of sequential reads within this time; and the first failure.
 fn reads(world: &World, lasting: Duration) -> (u32, Option<String>) {
     let (begun, mut asked, mut wrong) = (Instant::now(), 0, None);
     while begun.elapsed() < lasting {
@@ -351,7 +351,7 @@ fn reads(world: &World, lasting: Duration) -> (u32, Option<String>) {
     (asked, wrong)
 }
 
-/// Of the reads that somebody makes by himself, he still makes one of so many.
+/// The share of undisturbed reads that must still succeed: one in this many.
 const FEWER: u32 = 10;
 
 fn job_without_end(world: &World, target: &Target) -> Verdict {
@@ -387,7 +387,7 @@ fn job_without_end(world: &World, target: &Target) -> Verdict {
     let some = list.contains("\"items\":[{");
     let seen = format!("{disturbed} reads, of {} by itself, {wrong:?}", undisturbed * 3);
     match wrong.is_none() && disturbed > undisturbed * 3 / FEWER {
-        // Where nobody is answered the list of Pods is not either.
+        // If nothing is answered the list of Pods is not either.
         true if !some => Verdict::Untried(format!("no Pods were made: {list}")),
         well => verdict(well, seen),
     }

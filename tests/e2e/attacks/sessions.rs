@@ -1,5 +1,5 @@
-//! By users of the API, through sessions with nodes: what starts, how much of it, by which methods, from whose pages; and by who
-//! hands over a backup.
+//! By users of the API, through sessions with nodes: starting processes, their number, methods, foreign web pages; and by the
+//! author of a backup.
 
 use serde_json::{Value, json};
 
@@ -72,7 +72,7 @@ const WEBSOCKET: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSoc
     Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Protocol: v4.channel.k8s.io\r\n";
 const SPDY: &str = "Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: v4.channel.k8s.io\r\n";
 
-/// What is asked for behind an upgrade that is refused, so that the connection ends; behind one that is not it is no frame.
+/// A request following a refused upgrade, so that the connection ends; after an accepted one it is not a frame.
 const NEXT: &str = "GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
 
 /// The answer's code, 0 for none.
@@ -109,7 +109,7 @@ fn unclaimed(world: &World, target: &Target) -> Verdict {
     if answers.len() != 400 || taken == 0 {
         return Verdict::Untried(format!("{} answers, {taken} streams: {:?}", answers.len(), answers.first()));
     }
-    // What is asked for now comes behind all that was asked for before.
+    // This request comes after all previous ones.
     let said = world.inside(target, OURS, &["sh", "-c", "sleep 1; ps -o args | grep -c '^[s]leep 7777'"]);
     verdict(said.contains("\n0\n"), format!("{taken} of 400 may be dialled, {} are refused: {said}", refused(&answers)))
 }
@@ -218,7 +218,7 @@ fn old_address(world: &World, target: &Target) -> Verdict {
     }
     let ip = address(THEIRS);
     let mut said = String::new();
-    // The agent may say again what is true before the question comes.
+    // The agent may restore the status before the request arrives.
     for _ in 0..20 {
         let old = json!({"status": {"podIP": ip, "podIPs": [{"ip": ip}]}});
         world.ask(ROOT, "PATCH", &format!("{}/status", at(OURS)), &old);
@@ -241,7 +241,7 @@ fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A SYN_STREAM whose headers are these bytes.
+/// A SYN_STREAM with these header bytes.
 fn stream(headers: &[u8]) -> Vec<u8> {
     let mut zlib = flate2::write::ZlibEncoder::new(vec![0, 0, 0, 1, 0, 0, 0, 0, 0, 0], flate2::Compression::best());
     std::io::Write::write_all(&mut zlib, headers).unwrap();
@@ -299,7 +299,7 @@ fn backup_schema(world: &World, _: &Target) -> Verdict {
             let log = node.log();
             if log.contains(named) || store.exists() { Ok(()) } else { Err(log) }
         });
-        // One that takes it goes on.
+        // If accepted it goes on.
         if store.exists() {
             return Verdict::Breach(format!("{change}: it was restored"));
         }

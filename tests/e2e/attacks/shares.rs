@@ -1,4 +1,4 @@
-//! What one tenant may take of what a node has once for all of them.
+//! How much of a node's shared resources one tenant may take.
 
 use std::net::TcpStream;
 use std::process::Command;
@@ -32,10 +32,10 @@ pub const ATTACKS: &[Attack] = &[
     },
 ];
 
-/// Of one Service; three entries each.
+/// Per Service; three entries each.
 const PORTS: usize = 4_000;
 const SERVICES: usize = 24;
-/// What a namespace has.
+/// A namespace's share.
 const SHARE: usize = 262_144;
 
 fn endpoints_without_end(world: &World, target: &Target) -> Verdict {
@@ -65,7 +65,7 @@ fn endpoints_without_end(world: &World, target: &Target) -> Verdict {
             return Verdict::Untried(said.chars().take(500).collect());
         }
     }
-    // The last one is told of once the node knows of its endpoints.
+    // The last one is reported once the node knows its endpoints.
     let (deadline, mut told) = (Instant::now() + Duration::from_secs(120), Value::Null);
     while told["items"].as_array().is_none_or(Vec::is_empty) && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(250));
@@ -115,7 +115,7 @@ fn containers_without_end(world: &World, target: &Target) -> Verdict {
     if let Err(why) = world.create("pods", OURS, object) {
         return Verdict::Untried(why.chars().take(500).collect());
     }
-    // Until its deadline is over, and then some.
+    // Somewhat beyond its deadline.
     let (until, mut longest) = (Instant::now() + Duration::from_secs(10), Duration::ZERO);
     while Instant::now() < until {
         let asked = Instant::now();

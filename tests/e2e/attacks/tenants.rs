@@ -1,4 +1,4 @@
-//! One tenant against another, and against what its own roles and policies allow.
+//! One tenant against another, and against its own roles and policies.
 
 use base64::{
     Engine,
@@ -173,7 +173,7 @@ fn grants(world: &World, _: &Target) -> Verdict {
             other => return other,
         }
     }
-    // What of these an admin has himself he may grant; not more than that.
+    // An admin may grant what the admin has; not more.
     all_refused(world, EDIT, &[("POST", format!("{rbac}/roles"), role(impersonate))])
 }
 
@@ -237,7 +237,7 @@ fn legacy_token(world: &World, target: &Target) -> Verdict {
         let (code, _) = world.ask(EDIT, "POST", &format!("/api/v1/namespaces/{OURS}/secrets"), &secret);
         let stored = world.get("secrets", OURS, &name).unwrap_or_default();
         seen.push(format!("{account}: {code}"));
-        // One of its own tenant `edit` may have anyway.
+        // `edit` may read those of its own tenant anyway.
         let token = stored["data"]["token"].as_str().map(|text| STANDARD.decode(text).unwrap()).unwrap_or_default();
         let claims = String::from_utf8_lossy(&token).split('.').nth(1).map(str::to_owned).unwrap_or_default();
         let claims = URL_SAFE_NO_PAD.decode(claims).unwrap_or_default();

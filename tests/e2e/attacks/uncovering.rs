@@ -1,9 +1,9 @@
-//! What lies over procfs and sysfs, and what is under it once the mount namespace that it lay in has ended. Settings of the host are
-//! opened for writing, and not written.
+//! What is below masks of procfs and sysfs after their mount namespace has ended. Host settings are opened for writing, but not
+//! written.
 
 use super::{Attack, POD, Pod, Try, world};
 
-/// The neighbour's procfs is entered while it lives, and looked at once it has ended.
+/// The neighbour's procfs is entered while it lives, and read once it has ended.
 const LOOK: &str = "
     p=; while [ -z $p ]; do for d in /proc/[0-9]*; do grep -q ^sleep $d/cmdline 2>/dev/null && p=${d#/proc/}; done; done
     cd /proc/$p/root/proc || { echo 'held: its root is closed'; exit; }

@@ -1,4 +1,4 @@
-//! Volumes: sub-paths, links and races in them, what the agent writes into them.
+//! Volumes: subPaths, links and races in them, files written by the agent.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::world::{BASELINE, EDIT, IMAGE, NODE, OPEN, OURS, THEIRS, World};
 use super::{Attack, Expect, POD, Pod, Target, Try, Verdict, judge};
 use crate::support::eventually;
 
-/// An emptyDir whose content an init container makes.
+/// An emptyDir filled by an init container.
 macro_rules! prepared {
     ($script:literal) => {
         concat!(
@@ -227,7 +227,7 @@ done",
         }),
     },
 ];
-/// Many containers of one Pod mount what a sidecar exchanges.
+/// Many containers of one Pod mount what a sidecar keeps swapping.
 fn race(world: &World, target: &Target, mounts: &str, script: &'static str) -> Verdict {
     let pod = Pod { script, container: "", ..POD };
     let mut object = world.pod(target, &pod);
@@ -294,7 +294,7 @@ fn item_paths(world: &World, target: &Target) -> Verdict {
     Verdict::Held(format!("{} were refused; {}", seen.len(), seen[0]))
 }
 
-/// A Pod with a claim of the class `local`; what it does, then waits.
+/// A Pod with a claim of the class `local`; runs a command, then waits.
 fn with_claim(target: &Target, does: &str) -> (Value, String) {
     let claim = json!({
         "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": target.id, "namespace": OPEN},
@@ -340,7 +340,7 @@ fn volume_scrub(world: &World, target: &Target) -> Verdict {
             found => Err(format!("{left} {found:?}")),
         }
     });
-    // The canary and its folder are looked at by whoever judges.
+    // The canary and its folder are checked by the caller.
     match target.canary.symlink_metadata() {
         Ok(_) => Verdict::Held(format!("{links} links went, and what they lead to stays")),
         Err(why) => Verdict::Breach(format!("the canary: {why}")),
@@ -391,7 +391,7 @@ fn volume_of_another(world: &World, target: &Target) -> Verdict {
         if !matches!(code, 201 | 400 | 422) {
             return Verdict::Untried(said);
         }
-        // What its status says is not his either.
+        // Its status is not controlled by the tenant either.
         let status = json!({"status": {"phase": "Bound", "capacity": {"storage": "1Mi"}}});
         let (code, said) = world.ask(EDIT, "PATCH", &format!("{path}/persistentvolumeclaims/{name}/status"), &status);
         if code == 200 {
@@ -405,7 +405,7 @@ fn volume_of_another(world: &World, target: &Target) -> Verdict {
     if code != 403 {
         return Verdict::Breach(format!("he makes classes: {code} {said}"));
     }
-    // An honest one, to know how long it takes until a volume would be there.
+    // A legitimate one, to measure how long a volume takes.
     let honest = [
         ("persistentvolumeclaims", claim("honest", OURS, json!({}))),
         ("pods", pod("honest", OURS, "honest", "ls /v; sleep 1000")),
@@ -425,7 +425,7 @@ fn volume_of_another(world: &World, target: &Target) -> Verdict {
         let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
         names.filter(|name| world.get("persistentvolumes", "", name).is_none()).collect()
     };
-    // The volume of another attack may be on its way out just now: what is strange is strange for long.
+    // Another attack's volume may be disappearing just now: real anomalies persist.
     let (begin, mut strangers) = (std::time::Instant::now(), strange());
     while !strangers.is_empty() && begin.elapsed() < super::TIMEOUT {
         std::thread::sleep(std::time::Duration::from_millis(200));

@@ -1,5 +1,5 @@
-//! What no attack may change of the machine: its sysctls, its mounts outside of nodes, its devices, `/etc`, the settings of sysfs,
-//! and cgroups that are no node's.
+//! What attacks must not change on the machine: its sysctls, mounts outside of nodes, devices, `/etc`, sysfs settings, and other
+//! cgroups.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,7 +10,7 @@ use std::{
 
 type Facts = BTreeMap<String, Vec<u8>>;
 
-/// Values that the kernel itself changes all the time, and the machine's own network, which other tests have no part in either.
+/// Values that the kernel itself changes all the time, and the machine's own network, which is affected by other work.
 const RESTLESS: &[&str] = &[
     "/proc/sys/fs/aio-nr",
     "/proc/sys/fs/binfmt_misc",
@@ -25,10 +25,10 @@ const RESTLESS: &[&str] = &[
     "/proc/sys/net/netfilter/nf_conntrack_count",
 ];
 
-/// Where sysfs has settings of the machine. What else it has are devices, and files whose reading takes long.
+/// Where sysfs has the machine's settings. The rest are devices, and files that are slow to read.
 const SETTINGS: &[&str] =
     &["/sys/devices/system", "/sys/devices/virtual", "/sys/fs", "/sys/kernel", "/sys/module", "/sys/power"];
-/// No settings, or too many: caches of the kernel's memory, and what only looks like a file.
+/// Not settings, or too many: slab caches, and special files.
 const NO_SETTINGS: &[&str] = &[
     "/sys/fs/bpf",
     "/sys/fs/cgroup",
@@ -40,11 +40,11 @@ const NO_SETTINGS: &[&str] = &[
     "/sys/kernel/slab",
     "/sys/kernel/tracing",
 ];
-/// Files of a cgroup that say what is done to processes, or by them: those of a release, limits, weights, states.
+/// Control files of a cgroup: releases, limits, weights, states.
 const RULES: &[&str] =
     &["release_agent", "notify_on_release", "freeze", "freezer.state", "devices.list", "subtree_control"];
 
-/// The machine, as it was at one moment.
+/// The machine at a point in time.
 pub struct Host {
     facts: Facts,
 }
@@ -60,7 +60,7 @@ impl Host {
             facts.insert(entry.path().display().to_string(), format!("{:?} {}", who(&meta), meta.rdev()).into_bytes());
         }
         files(Path::new("/etc"), &mut facts);
-        // What another look a moment later sees otherwise is no setting.
+        // What differs in a second reading is not a setting.
         let (mut settings, mut again) = (Facts::new(), Facts::new());
         for looked in [&mut settings, &mut again] {
             SETTINGS.iter().for_each(|folder| read(Path::new(folder), NO_SETTINGS, looked));
@@ -72,14 +72,14 @@ impl Host {
         Host { facts }
     }
 
-    /// Every difference, a line each; empty when there is none.
+    /// All differences, one per line; empty if there are none.
     pub fn changes(&self, now: &Host) -> String {
         let mut found = Vec::new();
         let text = |value: Option<&Vec<u8>>| value.map(|value| String::from_utf8_lossy(value).into_owned());
         let names: BTreeSet<&String> = self.facts.keys().chain(now.facts.keys()).collect();
         for name in names {
             let (before, after) = (self.facts.get(name), now.facts.get(name));
-            // Links, devices and cgroups of the machine come and go with what else runs on it; a value that is another one does not.
+            // Links, devices and cgroups come and go with other work on the machine; changed values do not.
             let comes_and_goes = ["/proc/sys/net/", "/sys/"].iter().any(|folder| name.starts_with(folder))
                 && (before.is_none() || after.is_none());
             if before != after && !comes_and_goes {
@@ -90,7 +90,7 @@ impl Host {
     }
 }
 
-/// Mounts that are no node's and no test's: those live in the folder for temporary files.
+/// Mounts outside the folder for temporary files, where nodes and tests have theirs.
 fn mounts(found: &mut Facts) {
     for line in fs::read_to_string("/proc/self/mounts").unwrap().lines() {
         let mut words = line.split(' ');
@@ -106,13 +106,13 @@ fn who(meta: &Metadata) -> (u32, u32, u32) {
     (meta.mode(), meta.uid(), meta.gid())
 }
 
-/// All values that root may write.
+/// All values writable by root.
 fn read(folder: &Path, without: &[&str], found: &mut Facts) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
         let name = path.display().to_string();
         let Ok(meta) = entry.metadata() else { continue };
-        // What these say in bytes follows from a setting beside them and from how much memory is free.
+        // These byte values depend on a setting beside them and on free memory.
         let follows = name.starts_with("/sys/devices/virtual/bdi/") && name.ends_with("_bytes");
         if follows || without.iter().any(|left_out| name.starts_with(left_out)) {
             continue;
@@ -128,7 +128,7 @@ fn read(folder: &Path, without: &[&str], found: &mut Facts) {
     }
 }
 
-/// All files of a folder: whose they are, and what they say.
+/// All files of a folder: their owners and contents.
 fn files(folder: &Path, found: &mut Facts) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -145,7 +145,7 @@ fn files(folder: &Path, found: &mut Facts) {
     }
 }
 
-/// All cgroups, of every hierarchy, that are no node's.
+/// All cgroups, of every hierarchy, that belong to no node.
 fn cgroups(folder: &Path, found: &mut Facts) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
@@ -154,7 +154,7 @@ fn cgroups(folder: &Path, found: &mut Facts) {
             found.insert(path.display().to_string(), format!("{:?}", who(&meta)).into_bytes());
             cgroups(&path, found);
         }
-        // The controllers of the topmost one are enabled for nodes.
+        // Nodes need the top-level controllers enabled.
         let top = name == "cgroup.subtree_control" && !path.with_file_name("cgroup.type").exists();
         let rule = [".max", ".min", ".high", ".low", ".weight"].iter().chain(RULES).any(|end| name.ends_with(end));
         if meta.is_file()

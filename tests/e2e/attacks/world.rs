@@ -1,4 +1,4 @@
-//! The node that is attacked: its namespaces, users, victims and images, and how Pods are run on it.
+//! The attacked node: its namespaces, users, victims and images, and how Pods run on it.
 
 use std::{
     fs,
@@ -15,23 +15,23 @@ use serde_json::{Value, json};
 use super::{Attack, Expect, Pod, TIMEOUT, Target, Try, Users, Verdict, judge, own_users, yaml};
 use crate::support::{TestNode, api, eventually, leftovers::Machine, node::busybox_tar, registry, slowness, tls};
 
-/// Busybox and the tool.
+/// Busybox and the attack tool.
 pub const IMAGE: &str = "localhost/attack:1";
 /// Namespaces without Pod Security, and with its levels.
 pub const OPEN: &str = "open";
 pub const BASELINE: &str = "baseline";
 pub const RESTRICTED: &str = "restricted";
-/// The attackers' tenant, and the one that they have nothing to do with.
+/// The attackers' tenant, and an unrelated one.
 pub const OURS: &str = "tenant-a";
 pub const THEIRS: &str = "tenant-b";
-/// What the victim's Secret says.
+/// The content of the victim's Secret.
 pub const SECRET: &str = "what only tenant-b may read";
-/// What is in no other object than that.
+/// Only contained in that Secret.
 pub const HIDDEN: &str = "hidden in a Secret alone";
 pub const NODE: &str = "target";
-/// What a Pod is told that cannot have users of its own.
+/// The message to a Pod that cannot have a user namespace.
 pub const NO_USERS: &str = "can't set `spec.hostUsers: false`";
-/// How many tracked connections the node counts on: few, so that an attack is over soon.
+/// The node's conntrack limit: small, so that an attack is quick.
 pub const CONNTRACK_MAX: usize = 16_384;
 
 /// Users: the roles `edit`, `admin` and `view` in the attackers' tenant; the node; and another node, which runs nothing.
@@ -95,7 +95,7 @@ spec:
 
 pub struct World {
     pub node: TestNode,
-    /// Files of the host, one an attack, in a folder that all may enter: what holds is not its mode.
+    /// Host files, one per attack, in a folder accessible to all: protection must not depend on its mode.
     canaries: tempfile::TempDir,
     tokens: tempfile::TempDir,
     address: String,
@@ -131,7 +131,7 @@ impl World {
         world
     }
 
-    /// Makes an image of busybox, the tools, and more layers.
+    /// Creates an image of busybox, the tools, and further layers.
     pub fn load(&self, name: &str, layers: &[Vec<u8>], config: Value) {
         let mut layout = registry::Layout::new();
         let mut all = vec![fs::read(busybox_tar()).unwrap(), tool_layer().to_vec()];
@@ -153,12 +153,12 @@ impl World {
         self.node.run(&["image", "--node", NODE, "load", archive.path().to_str().unwrap()])
     }
 
-    /// Can its host give Pods users of their own?
+    /// Whether its host supports user namespaces for Pods.
     pub fn gives_users(&self) -> bool {
         self.node.field(&["node", NODE], ".status.runtimeHandlers[0].features.userNamespaces") == "true"
     }
 
-    /// Removes what attacks have left in the namespaces in which Pods are tried, so that they can be tried once more.
+    /// Removes what attacks have left in the Pods' namespaces, so that they can be repeated.
     pub fn sweep(&self) {
         for namespace in [OPEN, BASELINE, RESTRICTED] {
             for kind in ["pods", "pvc"] {
@@ -179,7 +179,7 @@ impl World {
         Target { id, canary, text, users }
     }
 
-    /// One attack, and what became of its canary.
+    /// Runs one attack and checks its canary.
     pub fn attempt(&self, attack: &Attack, users: Users) -> Verdict {
         let target = self.target(attack.id, users);
         let attempt = || match &attack.attempt {
@@ -198,7 +198,7 @@ impl World {
         }
     }
 
-    /// Ends the node. What was made in the folder of the canaries, and what the node must leave behind: nothing.
+    /// Ends the node. Returns what was created in the canaries' folder, and what the node must leave behind: nothing.
     pub fn end(self) -> (Vec<String>, Machine) {
         let found = fs::read_dir(self.canaries.path()).unwrap().flatten().map(|e| e.file_name().into_string().unwrap());
         let strange = found.filter(|name| super::attacks().all(|attack| attack.id != name)).collect();
@@ -255,7 +255,7 @@ impl World {
         }
     }
 
-    /// Makes a Pod, waits until it has ended or cannot start, removes it.
+    /// Creates a Pod, waits until it has ended or cannot start, removes it.
     pub fn run_to_the_end(&self, object: &Value) -> End {
         let (namespace, name) =
             (object["metadata"]["namespace"].as_str().unwrap(), object["metadata"]["name"].as_str().unwrap());
@@ -292,7 +292,7 @@ impl World {
             }
             if phase == "Failed" || phase == "Succeeded" {
                 let said = self.node.run(&["-n", namespace, "logs", name, "--all-containers"]).all();
-                // What the status tells counts as said: messages come from inside.
+                // The status counts as output: messages come from inside.
                 return End::Said(format!("{said}\n{}", status));
             }
             if phase == "Pending" && looked.elapsed() > std::time::Duration::from_secs(2) {
@@ -310,7 +310,7 @@ impl World {
         }
     }
 
-    /// What events say of a Pod that its node cannot make.
+    /// The events of a Pod that its node cannot start.
     pub fn failed_to_start(&self, namespace: &str, name: &str) -> Option<String> {
         let params = json!({"resource": "events", "namespace": namespace, "options": {"fieldSelector": format!("involvedObject.name={name}")}});
         let events = api::call(&self.node.socket(), "list", params).ok()?;
@@ -324,7 +324,7 @@ impl World {
         if told.is_empty() { None } else { Some(told.join("; ")) }
     }
 
-    /// A Pod that goes on; waits until it runs.
+    /// Starts a long-running Pod; waits until it runs.
     #[track_caller]
     pub fn start_pod(&self, target: &Target, pod: &Pod) -> Result<(), String> {
         self.create("pods", pod.namespace, self.pod(target, pod))?;
@@ -338,12 +338,12 @@ impl World {
         }
     }
 
-    /// What a command in the entry's Pod says.
+    /// The output of a command in the entry's Pod.
     pub fn inside(&self, target: &Target, namespace: &str, command: &[&str]) -> String {
         self.node.run(&[&["-n", namespace, "exec", target.id, "--"], command].concat()).all()
     }
 
-    /// What the container of the entry's Pod has said so far.
+    /// The container's output so far.
     pub fn logs(&self, target: &Target, namespace: &str) -> String {
         self.node.run(&["-n", namespace, "logs", target.id, "--all-containers"]).all()
     }
@@ -365,7 +365,7 @@ impl World {
         let _ = api::call(&self.node.socket(), "delete", params);
     }
 
-    /// A request by REST with a token, or with none; the code and what comes with it.
+    /// A REST request with or without a token; returns the code and the body.
     pub fn ask(&self, token: &str, method: &str, path: &str, body: &Value) -> (u16, String) {
         let kind = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
         let body = if body.is_null() { String::new() } else { body.to_string() };
@@ -377,7 +377,7 @@ impl World {
         (said.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0), said)
     }
 
-    /// What the server says to these bytes until it hangs up.
+    /// The server's response to these bytes until it closes the connection.
     pub fn raw(&self, sent: impl AsRef<[u8]>) -> String {
         let mut stream = tls::dial(&self.address, &self.anybody);
         let _ = stream.write_all(sent.as_ref()).and_then(|()| stream.flush());
@@ -399,7 +399,7 @@ pub enum End {
     Refused(String),
 }
 
-/// Reasons to wait by which a container will not start.
+/// Waiting reasons that mean a container will not start.
 fn is_stuck(waiting: &Value) -> bool {
     let reason = waiting["reason"].as_str().unwrap_or_default();
     reason.ends_with("Error") || reason.contains("Err") || reason == "ImagePullBackOff" || reason == "InvalidImageName"
@@ -435,7 +435,7 @@ pub fn compiled(source: &str) -> Vec<u8> {
     fs::read(&program).unwrap()
 }
 
-/// It as a layer, with the other tools.
+/// The tool as a layer, with the other tools.
 pub fn tool_layer() -> &'static [u8] {
     static LAYER: std::sync::OnceLock<Vec<u8>> = std::sync::OnceLock::new();
     LAYER.get_or_init(|| {
@@ -459,7 +459,7 @@ pub fn get(path: impl Into<String>) -> (&'static str, String, Value) {
     ("GET", path.into(), Value::Null)
 }
 
-/// One request with more headers; the code and all of the answer.
+/// One request with more headers; returns the code and the whole response.
 pub fn with_headers(world: &World, token: &str, path: &str, headers: &str) -> (u16, String) {
     let bearer = if token.is_empty() { String::new() } else { format!("Authorization: Bearer {token}\r\n") };
     let said = world.raw(format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{bearer}{headers}\r\n"));

@@ -1,5 +1,5 @@
-//! SIGKILL while certificates are being made: the CA and what it signs at a server's first start, a node's own when it joins and when it
-//! is followed by the next; at random moments, and when a file is there that is only there meanwhile.
+//! SIGKILL while certificates are created: the CA and those it signs at a server's first start, a node's own when it joins and when
+//! it is renewed; at random moments, and while a temporary file exists.
 
 use std::{
     fs,
@@ -17,7 +17,7 @@ use crate::support::{TestNode, eventually, leftovers::Machine, registry::run};
 /// How often each is killed.
 const KILLS: u64 = 12;
 
-/// What openssl says: each certificate is of its key, and signed by the CA.
+/// openssl's checks: each certificate matches its key, and is signed by the CA.
 fn belong_together(folder: &Path, ca: &Path, pairs: &[&str]) {
     for name in pairs {
         let file = |end: &str| folder.join(format!("{name}.{end}")).display().to_string();
@@ -40,7 +40,7 @@ fn a_server_killed_while_it_makes_its_certificates_makes_them_all_the_same() {
     let pki = server.dir.path().join("pki");
     for round in 0..kills {
         server.kill();
-        // A first start, or one that finds some of its certificates gone; the CA itself is an operator's to put back.
+        // A first start, or one with some certificates missing; the CA itself must be restored by an operator.
         match dice.roll(4) {
             0 => fs::remove_dir_all(server.dir.path()).and_then(|()| fs::create_dir(server.dir.path())).unwrap(),
             1 => fs::remove_file(pki.join("server.crt")).unwrap_or_default(),
@@ -58,19 +58,19 @@ fn a_server_killed_while_it_makes_its_certificates_makes_them_all_the_same() {
     println!("a server was killed {kills} times while it made its certificates");
 }
 
-/// Whether a file with this end is in a folder.
+/// Whether a folder contains a file with this suffix.
 fn has(folder: &Path, end: &str) -> bool {
     fs::read_dir(folder).into_iter().flatten().flatten().any(|entry| entry.file_name().to_string_lossy().ends_with(end))
 }
 
-/// Kills a process at any moment of its first milliseconds, or as soon as something is to be seen, if it ever is: whether it was.
+/// Kills a process at a random time in its first milliseconds, or when a condition is seen, if ever: returns whether it was.
 fn die(node: &mut TestNode, dice: &mut Dice, below_ms: u64, is_moment: impl Fn() -> bool) -> bool {
     let waits = dice.roll(2) == 0;
     let deadline = Instant::now() + Duration::from_secs(5);
     let mut seen = false;
     match waits {
         false => dice.pause(below_ms),
-        // A moment is shorter than any sleep.
+        // Shorter than any sleep.
         true => {
             while !seen && Instant::now() < deadline {
                 seen = is_moment();
@@ -87,8 +87,8 @@ const TOKEN: &str = "{apiVersion: v1, kind: Secret, metadata: {name: bootstrap-t
                      bootstrap.kubernetes.io/token, stringData: {token-id: abcdef, token-secret: 0123456789abcdef, \
                      usage-bootstrap-authentication: 'true'}}";
 
-/// A request that nobody came back for is signed or left; each start makes one of its own, which an administrator approves where the
-/// name is taken by then.
+/// An abandoned request is signed or left; each start creates its own, which an administrator approves if the name is taken by
+/// then.
 fn joins(server: &TestNode, agent: &TestNode) {
     eventually("the node is ready", TIMEOUT + Duration::from_secs(60), || {
         if agent.log().contains("waits for an administrator") {
@@ -105,7 +105,7 @@ fn joins(server: &TestNode, agent: &TestNode) {
 #[test]
 fn a_node_killed_while_it_joins_joins_all_the_same() {
     let mut dice = Dice(seed());
-    // Each may leave a request that waits, and a token's holder has a hundred.
+    // Each may leave a pending request, and a token's holder may have a hundred.
     let kills = setting("PODWRIGHT_CHAOS_KILLS").unwrap_or(KILLS).min(60);
     let server = TestNode::server(&[]);
     server.apply(TOKEN);
@@ -116,7 +116,7 @@ fn a_node_killed_while_it_joins_joins_all_the_same() {
         agent.spawn();
         die(&mut agent, &mut dice, 600, || has(&folder, ".new") || has(&folder, ".next"));
         if folder.join("client.crt").exists() {
-            // It has its key, as it is or as the next start finds it. The next one begins from nothing, on a new machine.
+            // It has its key, now or after the next start. The next one begins from scratch, on a new machine.
             has_its_key(&folder);
             whole += 1;
             server.run(&["delete", "node", "member"]);
@@ -129,7 +129,7 @@ fn a_node_killed_while_it_joins_joins_all_the_same() {
     println!("a node was killed {kills} times while it joined, {whole} times with its certificate there");
 }
 
-/// The certificate is of the key, or of the next one.
+/// The certificate matches the key, or the next one.
 fn has_its_key(folder: &Path) {
     let of = |command: &[&str]| {
         let output = Command::new("openssl").args(command).current_dir(folder).output().unwrap();
@@ -140,7 +140,7 @@ fn has_its_key(folder: &Path) {
     assert!(!certificate.is_empty() && keys.contains(&certificate), "{certificate} is of none of {keys:?}");
 }
 
-/// Has a member's certificate be as if it had been there for nearly all of its time.
+/// Makes a member's certificate look nearly expired.
 fn make_due(folder: &Path, authority: &Authority) {
     let key = rcgen::KeyPair::from_pem(&fs::read_to_string(folder.join("client.key")).unwrap()).unwrap();
     let mut params = rcgen::CertificateParams::default();
@@ -165,7 +165,7 @@ fn a_node_killed_while_it_renews_its_certificate_comes_back_with_one() {
     agent.spawn();
     joins(&server, &agent);
     agent.kill();
-    // From here on it has its certificate and nothing else.
+    // From here on it only has its certificate.
     agent.without_token();
     server.ok(&["-n", "kube-system", "delete", "secret", "bootstrap-token-abcdef"]);
     let copy = tempfile::tempdir().unwrap();
@@ -189,7 +189,7 @@ fn a_node_killed_while_it_renews_its_certificate_comes_back_with_one() {
         has_its_key(&folder);
         renewed += u64::from(certificate() != due);
         between += u64::from(moment);
-        // What was left half-way is taken up by the next start, or begun again.
+        // What was left unfinished is continued by the next start, or begun again.
         agent.spawn();
         renews_its_lease(&agent);
         eventually("it has its next certificate", TIMEOUT, || {
@@ -199,7 +199,7 @@ fn a_node_killed_while_it_renews_its_certificate_comes_back_with_one() {
         belong_together(&folder, &authority, &["client"]);
     }
     assert!(renewed > 0 || kills < KILLS, "none was killed with the next certificate there");
-    // It ends, and takes away what it has made.
+    // It ends, and removes what it has created.
     agent.spawn();
     renews_its_lease(&agent);
     drop(agent);

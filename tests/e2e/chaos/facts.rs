@@ -1,4 +1,4 @@
-//! Plain objects: what was written, and what may therefore be read.
+//! Plain objects: what was written, and so what may be read.
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +14,7 @@ use crate::support::TestNode;
 
 const NAMES: u64 = 12;
 
-/// The values that an object may have: one, but more after a write that was not answered. `None`: it is not there.
+/// The possible values of an object: one, but more after an unanswered write. `None`: it does not exist.
 type Allowed = Vec<Option<u64>>;
 
 pub struct Facts {
@@ -30,12 +30,12 @@ impl Facts {
         Facts { socket: node.socket(), maps: BTreeMap::new(), replicas: vec![Some(0)], next: 0, acknowledged: 0 }
     }
 
-    /// The Deployment's size, which is known after a check.
+    /// The Deployment's size, known after a check.
     pub fn replicas(&self) -> u64 {
         self.replicas[0].expect("it is never deleted")
     }
 
-    /// Reads everything; it must be as written.
+    /// Reads everything; it must match what was written.
     pub fn check(&mut self) {
         let maps = list(&self.socket, "configmaps").unwrap_or_else(|e| panic!("{e:?}"));
         let value = |object: &Value| object["data"]["value"].as_str().and_then(|text| text.parse::<u64>().ok());
@@ -95,7 +95,7 @@ impl Facts {
         acknowledge(allowed, write(&self.socket, method, params))
     }
 
-    /// What volumes show: long enough that writing it takes a moment.
+    /// For volumes: large enough that writing takes a moment.
     fn pair(&mut self, resource: &str) -> bool {
         self.next += 1;
         let value = format!("{}{}", self.next, "=".repeat(20_000));
@@ -114,7 +114,7 @@ impl Facts {
     }
 }
 
-/// An answered write leaves its value alone.
+/// An acknowledged write leaves only its value.
 fn acknowledge(allowed: &mut Allowed, outcome: Outcome) -> bool {
     let done = matches!(outcome, Outcome::Done(_));
     if done {

@@ -1,4 +1,4 @@
-//! Images that are pulled, loaded and removed when it dies: what is there afterwards is whole.
+//! Images being pulled, loaded and removed at the kill: what exists afterwards is complete.
 
 use std::{
     fmt, fs,
@@ -15,14 +15,14 @@ use crate::support::{
 
 const IMAGES: usize = 3;
 const IMPORTS: u64 = 2;
-/// Bytes of a file in what is imported: unpacking it takes a moment.
+/// Size of a file in the imported tar: unpacking takes a moment.
 const MUCH: usize = 4 << 20;
 
 pub struct Images {
     _registry: Registry,
-    /// By number, which is also what their `/word` says.
+    /// By number, which is also the content of their `/word`.
     pub names: Vec<String>,
-    /// An archive with another one.
+    /// An archive with another image.
     archive: PathBuf,
     /// A root file system, to be imported.
     imported: PathBuf,
@@ -45,7 +45,7 @@ impl Images {
         Images { _registry: registry, names, archive, imported, done: AtomicU64::new(0) }
     }
 
-    /// What is typed until the server dies.
+    /// Commands to run until the server dies.
     pub fn commands(&self, node: &TestNode, dice: &mut Dice) -> Vec<Command> {
         let (archive, imported) = (self.archive.display().to_string(), self.imported.display().to_string());
         let one = |dice: &mut Dice| {
@@ -74,7 +74,7 @@ impl Images {
         }
     }
 
-    /// Each image can be had, and what runs from it has all of it.
+    /// Each image is usable, and complete in its containers.
     pub fn check(&self, node: &TestNode) {
         node.ok(&["image", "load", &self.archive.display().to_string()]);
         let loaded = ("localhost/loaded:1".to_owned(), "0".to_owned());
@@ -88,7 +88,7 @@ impl Images {
             node.wait("jsonpath={.status.phase}=Succeeded", &[&format!("pod/image-{n}")], TIMEOUT);
         }
         node.ok(&["delete", "pods", "--all", "--timeout", "60s"]);
-        // What was imported is unpacked whole, if it is there at all.
+        // What was imported is complete, if it exists at all.
         let much = noise(MUCH);
         for n in 0..IMPORTS {
             node.ok(&["image", "import", &self.imported.display().to_string(), &format!("localhost/imported:{n}")]);

@@ -1,4 +1,5 @@
-//! SIGKILL at random moments: what was acknowledged stays, what runs runs on, every end is told rightly, nothing leaks.
+//! SIGKILL at random moments: acknowledged writes survive, running processes go on, every exit is reported correctly, nothing
+//! leaks.
 //!
 //! `PODWRIGHT_CHAOS_SEED` repeats the choices of a run (not the kernel's timing), `PODWRIGHT_CHAOS_KILLS` says how many.
 
@@ -26,7 +27,7 @@ use crate::support::{
 const KILLS: u64 = 40;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The Deployment whose Pods come and go by its controllers, with a Service before them.
+/// A Deployment whose Pods are replaced by its controllers, with a Service.
 const DEPLOYMENT: &str = "
 apiVersion: apps/v1
 kind: Deployment
@@ -48,7 +49,7 @@ spec:
   ports: [{port: 80}]
 ";
 
-/// What Pods mount: both keys of a pair always have one value, and each Pod writes its name into its claim.
+/// What Pods mount: both keys of a pair always have the same value, and each Pod writes its name into its claim.
 const VOLUMES: &str = "
 {apiVersion: v1, kind: ConfigMap, metadata: {name: pair}, data: {one: '0', two: '0'}}
 ---
@@ -88,7 +89,7 @@ fn setting(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
 }
 
-/// Of this run: the one that is asked for, or a new one.
+/// The seed of this run: the configured one, or a new one.
 fn seed() -> u64 {
     let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros() as u64;
     let seed = setting("PODWRIGHT_CHAOS_SEED").unwrap_or_else(now);
@@ -105,7 +106,7 @@ fn killed_again_and_again_it_loses_nothing() {
     let mut node = TestNode::start(&[]);
     let untouched = Machine::untouched(node.dir.path());
     node.import_busybox();
-    // The first Pod makes the folders that stay with the node.
+    // The first Pod creates the folders that stay with the node.
     node.apply(DEPLOYMENT);
     node.wait("condition=Available", &["deployment/app"], TIMEOUT);
     scale_to(&node, 0);
@@ -157,13 +158,13 @@ fn killed_again_and_again_it_loses_nothing() {
     untouched.assert_unchanged();
 }
 
-/// Starts the node, looks at what it remembers, writes until the moment has come, and kills it.
+/// Starts the node, checks its state, writes for a while, and kills it.
 fn one_kill(node: &mut TestNode, facts: &mut Facts, pods: &mut Pods, images: &Images, dice: &mut Dice) {
     if !node.is_spawned() {
         node.spawn();
     }
     if dice.roll(4) == 0 {
-        // While it starts.
+        // During startup.
         dice.pause(700);
         return node.kill();
     }
@@ -188,15 +189,15 @@ fn one_kill(node: &mut TestNode, facts: &mut Facts, pods: &mut Pods, images: &Im
     });
 }
 
-/// What became of a write.
+/// The result of a write.
 #[derive(Debug)]
 enum Outcome {
     Done(Value),
-    /// The server died: it may have been done or not.
+    /// The server died: it may have been applied or not.
     Unknown,
 }
 
-/// A write that nothing but the server's death may fail.
+/// A write that only the server's death may fail.
 #[track_caller]
 fn write(socket: &Path, method: &str, params: Value) -> Outcome {
     match call(socket, method, params.clone()) {

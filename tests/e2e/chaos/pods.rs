@@ -1,4 +1,4 @@
-//! Pods that count, and Pods that end: nobody may restart them, lose a line or an exit code of theirs.
+//! Pods that count, and Pods that end: they must not be restarted, or lose a log line or an exit code.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,20 +12,20 @@ use serde_json::{Value, json};
 use super::{Dice, Outcome, TIMEOUT, folder_of, list, names, write};
 use crate::support::{TestNode, eventually};
 
-/// As many live at once.
+/// Number of concurrent Pods.
 const LIVING: usize = 14;
 
 #[derive(Clone, Copy, Debug)]
 enum Part {
     /// Counts until it is deleted.
     Counts,
-    /// Prints as many numbers, and ends with a code.
+    /// Prints this many numbers, and exits with a code.
     Ends { lines: u64, code: u64 },
 }
 
-/// Both keys of a volume have one value, whatever is written meanwhile: in the folder that is shown, and by the keys' own names,
-/// between which another folder may be shown; what is shown no more may be removed while it is read. Then the Pod's name is in its
-/// claim, and it has booted.
+/// Both keys of a volume have the same value, whatever is written meanwhile: in the current folder, and by the keys' own names,
+/// between whose reads the folder may change; an outdated folder may be removed while being read. Then the Pod's name is in its
+/// claim, and it has started up.
 const WHOLE: &str = "
 for volume in /conf /sealed; do
   for way in \"cd -P $volume/..data\" \"cd $volume\"; do
@@ -37,7 +37,7 @@ for volume in /conf /sealed; do
 done
 ";
 
-/// What was asked of the server, and whether it said yes.
+/// The request sent to the server, and whether it was acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Asked {
     No,
@@ -68,7 +68,7 @@ pub struct Pods {
     images: Vec<String>,
     /// Those that have written their name into a claim.
     booted: BTreeSet<String>,
-    /// How often the volumes of one that runs were looked at after a start.
+    /// How often the volumes of running ones were checked after a start.
     looked: u64,
 }
 
@@ -119,7 +119,7 @@ impl Pods {
         };
         let image = self.images.get(image).map_or("localhost/busybox:1", String::as_str);
         let script = format!("{WHOLE}{word} echo {name} >> /claim/names; echo boot; {script}");
-        // Some have a volume made for them alone, and some nothing that lasts: they start at once.
+        // Some have an ephemeral volume, and some nothing persistent: they start at once.
         let own = json!({"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}});
         let claim = match self.next % 5 {
             n @ (0 | 1) => json!({"name": "claim", "persistentVolumeClaim": {"claimName": format!("claim-{n}")}}),
@@ -155,7 +155,7 @@ impl Pods {
         true
     }
 
-    /// Every Pod is as the acknowledged writes left it, and as its containers must be.
+    /// Every Pod matches the acknowledged writes and its containers' state.
     pub fn check(&mut self) {
         let pods = list(&self.socket, "pods").unwrap_or_else(|e| panic!("{e:?}"));
         let name = |pod: &Value| pod["metadata"]["name"].as_str().unwrap_or_default().to_owned();
@@ -189,8 +189,8 @@ impl Pods {
         assert!(found.is_empty(), "nobody made {:?}", found.keys());
     }
 
-    /// The volumes of every container that runs are whole, by the names that the container has for their files; of one that was
-    /// killed half-way, soon after the next start.
+    /// The volumes of every running container are complete, by the container's names for their files; those left half written are
+    /// repaired soon after the next start.
     pub fn check_volumes(&mut self) {
         let running = |known: &Known| known.container.is_some() && !known.finished && known.deleted == Asked::No;
         let uids = self.pods.values().filter(|known| running(known)).filter_map(|known| known.uid.clone());
@@ -200,7 +200,7 @@ impl Pods {
                 self.folder.join("volumes").join(&uid).join("sealed"),
             ];
             eventually("the volumes of what runs are whole", TIMEOUT, || {
-                // Of one that has ended meanwhile nothing need be there.
+                // If it has ended meanwhile nothing need be there.
                 match volumes.iter().try_for_each(|volume| whole(volume)) {
                     Err(why) if !self.has_ended(&uid) => Err(format!("Pod {uid}: {why}")),
                     _ => Ok(()),
@@ -220,7 +220,7 @@ impl Pods {
         pod.is_none_or(|pod| !pod["status"]["containerStatuses"][0]["state"]["terminated"].is_null())
     }
 
-    /// Everything comes to rest: what counts runs, what ends has ended.
+    /// Everything settles: counting Pods run, ending ones have ended.
     pub fn settle(&mut self) {
         eventually("all Pods come to rest", TIMEOUT, || {
             self.check();
@@ -245,7 +245,7 @@ impl Pods {
     }
 }
 
-/// Whether the files of a pair are there by their own names, with one value.
+/// Whether the files of a pair exist by their own names, with the same value.
 fn whole(volume: &std::path::Path) -> Result<(), String> {
     let read = |name: &str| {
         let path = volume.join(name);
@@ -257,7 +257,7 @@ fn whole(volume: &std::path::Path) -> Result<(), String> {
     }
 }
 
-/// The names that Pods have written into a volume of the node's.
+/// The names that Pods have written into a volume of the node.
 fn written(volume: &std::path::Path) -> Vec<String> {
     let own = fs::read_to_string(volume.join("names")).unwrap_or_default();
     let mut all: Vec<String> = own.lines().map(str::to_owned).collect();
@@ -275,7 +275,7 @@ fn check_container(pod: &Value) {
 }
 
 impl Known {
-    /// The object against the acknowledged writes.
+    /// Compares the object with the acknowledged writes.
     fn compare(&mut self, name: &str, pod: &Value) {
         let uid = pod["metadata"]["uid"].as_str().map(str::to_owned);
         assert!(self.uid.is_none() || self.uid == uid, "Pod {name} is another one: {:?} {uid:?}", self.uid);
@@ -289,7 +289,7 @@ impl Known {
         }
     }
 
-    /// Status and log of one that nobody deletes; whether it has booted.
+    /// Status and log of a Pod that is not deleted; whether it has started up.
     fn look(&mut self, name: &str, pod: &Value, folder: &std::path::Path) -> bool {
         let status = &pod["status"]["containerStatuses"][0];
         if let Some(id) = status["containerID"].as_str() {
@@ -310,7 +310,7 @@ impl Known {
         self.read(name, &logs, over)
     }
 
-    /// The log is one attempt's, and whole as far as it goes.
+    /// The log is of a single attempt, and complete so far.
     fn read(&self, name: &str, logs: &std::path::Path, over: bool) -> bool {
         let files = names(logs);
         assert!(files.iter().all(|file| file == "0.log"), "Pod {name} was started more than once: {files:?}");

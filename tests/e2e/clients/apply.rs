@@ -1,4 +1,4 @@
-//! Server-side apply with `kube`: who manages what, conflicts, force, and fields that nobody wants any more.
+//! Server-side apply with `kube`: field managers, conflicts, force, and fields no longer applied.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{Cluster, board, configmap, refused};
 
-/// What a manager wants of the ConfigMap `shared`.
+/// A manager's apply of the ConfigMap `shared`.
 fn wish(data: Value) -> Patch<Value> {
     Patch::Apply(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "shared"}, "data": data}))
 }
@@ -25,7 +25,7 @@ fn pairs(of: &[(&str, &str)]) -> BTreeMap<String, String> {
     of.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect()
 }
 
-/// Who manages an object: (manager, operation, subresource).
+/// The managers of an object: (manager, operation, subresource).
 fn managers<K: kube::Resource>(of: &K) -> Vec<(String, String, String)> {
     let text = |field: &Option<String>| field.clone().unwrap_or_default();
     of.managed_fields().iter().map(|e| (text(&e.manager), text(&e.operation), text(&e.subresource))).collect()
@@ -42,12 +42,12 @@ fn managers_share_an_object_and_conflict_over_a_field() {
         assert_eq!(managers(&made), [("alpha".into(), "Apply".into(), String::new())]);
         let again = apply(&alpha, json!({"a": "1", "b": "1"})).await.unwrap();
         assert_eq!(again.resource_version(), made.resource_version(), "nothing to write");
-        // Others may say the same, or something beside.
+        // Others may apply the same, or something else in addition.
         assert_eq!(
             data(apply(&beta, json!({"b": "1", "c": "1"})).await.unwrap()),
             pairs(&[("a", "1"), ("b", "1"), ("c", "1")])
         );
-        // Not the contrary.
+        // But not a conflicting value.
         let conflict = apply(&beta, json!({"a": "2", "b": "1", "c": "1"})).await;
         let conflict = refused(conflict, 409, "Conflict", "conflict with \"alpha\": .data.a");
         let cause = &conflict.details.unwrap().causes[0];
@@ -58,7 +58,7 @@ fn managers_share_an_object_and_conflict_over_a_field() {
         assert_eq!(data(forced), pairs(&[("a", "2"), ("b", "1"), ("c", "1")]));
         let conflict = apply(&alpha, json!({"a": "1", "b": "1"})).await;
         refused(conflict, 409, "Conflict", "conflict with \"beta\": .data.a");
-        // What its last manager no longer wants, goes; what another wants, stays.
+        // What its last manager no longer applies is removed; what another applies stays.
         assert_eq!(data(apply(&alpha, json!({})).await.unwrap()), pairs(&[("a", "2"), ("b", "1"), ("c", "1")]));
         assert_eq!(data(apply(&beta, json!({"a": "2"})).await.unwrap()), pairs(&[("a", "2")]));
 
@@ -73,7 +73,7 @@ fn managers_share_an_object_and_conflict_over_a_field() {
         assert_eq!(data(dry), pairs(&[("a", "2")]));
         assert_eq!(data(configmaps.get("shared").await.unwrap()), pairs(&[("a", "3")]));
 
-        // What apply asks of its patch.
+        // Requirements of apply on its patch.
         let nobody = configmaps.patch("shared", &PatchParams::default(), &wish(json!({}))).await;
         refused(nobody, 422, "Invalid", "fieldManager: Required value");
         let unknown = json!({"apiVersion": "v1", "kind": "ConfigMap", "dota": {}});
@@ -112,7 +112,7 @@ fn lists_are_applied_by_their_keys() {
         let side = json!([{"name": "side", "image": "localhost/side:1"}]);
         let both = deployments.patch("d", &injector, &wish(side, json!({}))).await.unwrap();
         assert_eq!(containers(both), [pair("main", "localhost/main:1"), pair("side", "localhost/side:1")]);
-        // The owner hands the replicas over to who scales, and changes nothing of the other's container.
+        // The owner hands the replicas over to the scaler, and does not change the other's container.
         let scale = Patch::Merge(json!({"spec": {"replicas": 1}}));
         let scaler = PatchParams { field_manager: Some("scaler".into()), ..PatchParams::default() };
         deployments.patch_scale("d", &scaler, &scale).await.unwrap();
@@ -145,7 +145,7 @@ fn custom_resources_are_applied_by_their_schema() {
         refused(conflict, 409, "Conflict", "conflict with \"one\": .spec.text");
         let gone = boards.patch("b", &two, &wish(json!({"text": "x"}))).await.unwrap();
         assert_eq!(gone.data["spec"]["marks"], json!([{"name": "a", "color": "red"}]));
-        // The status has managers of its own.
+        // The status has its own managers.
         let status = DynamicObject::new("b", &resource).data(json!({"status": {"copies": 7}}));
         let told = boards.patch_status("b", &two, &Patch::Apply(status)).await.unwrap();
         assert_eq!(told.data["status"], json!({"copies": 7}));

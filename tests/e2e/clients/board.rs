@@ -1,4 +1,4 @@
-//! A custom resource: a Board asks for copies of a text, which a controller makes as ConfigMaps.
+//! A custom resource: a Board requests copies of a text, which a controller creates as ConfigMaps.
 
 use std::borrow::Cow;
 

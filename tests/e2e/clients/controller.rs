@@ -1,4 +1,4 @@
-//! A controller made with `kube::runtime::Controller`: children with owners, a finalizer, a status; and the server's death.
+//! A controller built with `kube::runtime::Controller`: owned children, a finalizer, a status; and the server's death.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,12 +22,12 @@ use super::{
 };
 
 const FINALIZER: &str = "boards.example.com/farewell";
-/// The label of a child: its board's name.
+/// The children's label: their board's name.
 const BOARD: &str = "board";
 
 type Failure = finalizer::Error<kube::Error>;
 
-/// Makes a board's copies and no others, and tells so; says farewell before it goes.
+/// Creates exactly a board's copies, and reports so; finalizes it before it goes.
 async fn reconcile(board: Arc<Board>, client: Arc<Client>) -> Result<Action, Failure> {
     let boards: Api<Board> = Api::default_namespaced(client.as_ref().clone());
     let configmaps: Api<ConfigMap> = Api::default_namespaced(client.as_ref().clone());
@@ -74,7 +74,7 @@ async fn farewell(configmaps: &Api<ConfigMap>, board: &Board) -> kube::Result<Ac
     Ok(Action::await_change())
 }
 
-/// A failed turn is tried again, sooner than a test loses its patience.
+/// A failed reconcile is retried soon enough for the test.
 fn again(_: Arc<Board>, _: &Failure, _: Arc<Client>) -> Action {
     Action::requeue(Duration::from_millis(200))
 }
@@ -87,7 +87,7 @@ fn run_controller(cluster: &Cluster) {
     cluster.spawn(turns.for_each(|_| std::future::ready(())));
 }
 
-/// Waits until a board has its copies, all with its text, and its status says so of its newest generation.
+/// Waits until a board has its copies, all with its text, and its status reports its latest generation.
 #[track_caller]
 fn settled(cluster: &Cluster, name: &str) {
     let boards: Api<Board> = Api::default_namespaced(cluster.client.clone());
@@ -110,7 +110,7 @@ fn settled(cluster: &Cluster, name: &str) {
     });
 }
 
-/// Waits until a board, its farewell said, and all its copies are gone.
+/// Waits until a board, finalized, and all its copies are gone.
 #[track_caller]
 fn gone(cluster: &Cluster, name: &str) {
     let boards: Api<Board> = Api::default_namespaced(cluster.client.clone());
@@ -158,7 +158,7 @@ fn a_controller_does_its_work_before_and_after_the_servers_death() {
     settled(&cluster, "a");
 
     for round in 0..2 {
-        // Wishes that the server takes with it: whether the controller has heard of them, nobody knows.
+        // Changes just before the server dies: it is unknown whether the controller has seen them.
         cluster.run(async {
             change("a", json!({"copies": 2 + round, "text": format!("before {round}")})).await;
             make(&format!("late-{round}"), 2).await;
@@ -168,7 +168,7 @@ fn a_controller_does_its_work_before_and_after_the_servers_death() {
         for name in ["a", "b", "c", late.as_str()] {
             settled(&cluster, name);
         }
-        // And it hears of what happens from now on, to boards and to copies.
+        // And it sees later changes of boards and copies.
         cluster.run(async {
             change("b", json!({"copies": 4 - round, "text": format!("after {round}")})).await;
             make(&format!("new-{round}"), 1).await;

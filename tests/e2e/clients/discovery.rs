@@ -1,4 +1,4 @@
-//! Discovery with `kube`: every group and kind that is GA upstream, custom ones, and whether what is told is also served.
+//! Discovery with `kube`: every group and kind that is GA upstream, custom ones, and whether everything discovered is served.
 
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -11,7 +11,7 @@ use kube::{
 
 use super::{Cluster, board};
 
-/// Groups with kinds that each must have, in the version that is GA upstream.
+/// Groups and their required kinds, in upstream's GA version.
 const KINDS: &[(&str, &str, &[&str])] = &[
     ("", "v1", &["Pod", "Service", "Node", "Namespace", "ConfigMap", "Secret", "ServiceAccount", "ResourceQuota"]),
     ("", "v1", &["PersistentVolume", "PersistentVolumeClaim", "LimitRange", "ReplicationController", "PodTemplate"]),
@@ -37,7 +37,7 @@ const KINDS: &[(&str, &str, &[&str])] = &[
     (board::GROUP, "v1", &["Board"]),
 ];
 
-/// All that a discovery has found: group, version, kind, plural, whether namespaced, verbs, subresources.
+/// Everything discovered: group, version, kind, plural, whether namespaced, verbs, subresources.
 fn told(discovery: &Discovery) -> Vec<String> {
     let mut lines = Vec::new();
     for group in discovery.groups() {
@@ -85,15 +85,15 @@ fn what_discovery_tells_is_whole_and_served() {
                 let list = api.list(&Default::default()).await;
                 let list = list.unwrap_or_else(|why| panic!("{} {}: {why}", resource.api_version, resource.plural));
                 assert_eq!(list.types.kind, format!("{}List", resource.kind));
-                // What nodes use is measured anew all the time: as upstream's metrics-server, nobody is told of that.
-                // Neither is anybody of how the control plane's parts are.
+                // Usage is measured continuously: like upstream's metrics-server, it cannot be watched. Neither can component
+                // statuses.
                 if group.name() == "metrics.k8s.io" || resource.plural == "componentstatuses" {
                     assert!(!able.supports_operation(verbs::WATCH), "{}", resource.plural);
                     listed += 1;
                     continue;
                 }
                 assert!(able.supports_operation(verbs::WATCH), "{}", resource.plural);
-                // What is there comes as a stream too, up to the bookmark that ends it.
+                // Existing objects are streamed too, up to the bookmark at the end.
                 let events = watcher(api, watcher::Config::default().streaming_lists());
                 let wanted = |event: &watcher::Event<_>| !matches!(event, watcher::Event::InitDone);
                 let first: Vec<_> = events

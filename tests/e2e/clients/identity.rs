@@ -1,4 +1,4 @@
-//! Nobody gets into another's Pod, nor at the host's files, by what he writes on a Pod of his own.
+//! Nothing written on one's own Pod gives access to another's Pod, or to the host's files.
 
 use k8s_openapi::api::{
     core::v1::{Namespace, Node, Pod},
@@ -17,7 +17,7 @@ use super::{Cluster, object, refused};
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// Says `of-b` by every way there is: its log, its output, its port.
+/// Outputs `of-b` in every way: its log, its streams, its port.
 const VICTIM: &str = "while true; do echo of-b; echo of-b | nc -l -p 8080 -w 1; done";
 
 fn pod(name: &str, node: &str, script: &str, annotations: Value) -> Pod {
@@ -28,7 +28,7 @@ fn pod(name: &str, node: &str, script: &str, annotations: Value) -> Pod {
     }))
 }
 
-/// A client that the administrator lends to someone else.
+/// A client of the administrator that impersonates someone.
 async fn client_as(cluster: &Cluster, user: &str) -> Client {
     let kubeconfig = Kubeconfig::read_from(cluster.node.dir.path().join("admin.kubeconfig")).unwrap();
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
@@ -36,7 +36,7 @@ async fn client_as(cluster: &Cluster, user: &str) -> Client {
     Client::try_from(config).unwrap()
 }
 
-/// What each sort of session with a Pod brings, and whether it was opened at all.
+/// The output of each kind of session with a Pod, and whether it was opened at all.
 async fn reached(pods: &Api<Pod>, name: &str) -> Vec<(&'static str, String)> {
     let mut said = Vec::new();
     let mut told = |by, what: String| said.push((by, what));
@@ -48,7 +48,7 @@ async fn reached(pods: &Api<Pod>, name: &str) -> Vec<(&'static str, String)> {
         let mut out = String::new();
         if let Some(mut stdout) = process.stdout() {
             let read = stdout.read_to_string(&mut out);
-            // A process that is attached to does not end.
+            // An attached process does not end.
             let _ = tokio::time::timeout(std::time::Duration::from_secs(3), read).await;
         }
         told(by, out);
@@ -89,7 +89,7 @@ fn a_pod_that_says_to_be_the_mirror_of_anothers_is_itself_alone() {
         let honest = reached(&of_b, "victim").await;
         assert!(honest.iter().any(|(_, out)| out.contains("of-b") || out.contains("victim")), "{honest:?}");
 
-        // Mallory's own Pod does not become a mirror, however he says so.
+        // Mallory's own Pod does not become a mirror by claiming so.
         let mallory: Api<Pod> = Api::namespaced(client_as(&cluster, "mallory").await, "a");
         let post = PostParams::default();
         let annotated = pod("liar", &on, "sleep 1000", json!({MIRROR: uid}));
@@ -106,7 +106,7 @@ fn a_pod_that_says_to_be_the_mirror_of_anothers_is_itself_alone() {
         assert!(own.contains(&("exec", "liar\n".to_owned())), "{own:?}");
         assert!(own.iter().all(|(_, out)| !out.contains("of-b") && !out.contains("victim")), "{own:?}");
 
-        // Not even one that the superuser makes in the shape of a mirror leads there: the node knows what it shows itself.
+        // Not even one created by the superuser in the form of a mirror leads there: the node knows its own mirrors.
         let mut shaped = pod("shaped", &on, "sleep 1000", json!({MIRROR: uid}));
         shaped.metadata.owner_references = object(json!([{
             "apiVersion": "v1", "kind": "Node", "name": on, "uid": node.metadata.uid, "controller": true,
@@ -116,7 +116,7 @@ fn a_pod_that_says_to_be_the_mirror_of_anothers_is_itself_alone() {
         let status = json!({"status": {"phase": "Running", "containerStatuses": [{
             "name": "c", "image": "i", "imageID": "i", "ready": true, "restartCount": 0, "state": {"running": {}},
         }]}});
-        // It may be gone by now: its node finds nothing that it shows.
+        // It may be gone by now: its node finds no static Pod for it.
         let _ = made.patch_status("shaped", &PatchParams::default(), &Patch::Merge(&status)).await;
         let by_mirror = reached(&mallory, "shaped").await;
         assert!(by_mirror.iter().all(|(_, out)| !out.contains("of-b") && !out.contains("victim")), "{by_mirror:?}");
@@ -128,7 +128,7 @@ fn a_log_that_a_pod_has_replaced_by_a_link_is_not_read() {
     let cluster = Cluster::start();
     cluster.node.import_busybox();
     let folder = cluster.node.dir.path();
-    // It reads like a log: what keeps it from being shown is not that its lines are odd.
+    // It has the format of a log: it must not be shown for other reasons than odd lines.
     std::fs::create_dir(folder.join("canary")).unwrap();
     std::fs::write(folder.join("canary/0.log"), "2026-11-20T17:00:00.000000001Z stdout F secret\n").unwrap();
     let canary = folder.join("canary");

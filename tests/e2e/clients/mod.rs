@@ -1,4 +1,4 @@
-//! The real client libraries drive a whole node by the kubeconfig that it writes: Rust's `kube`, and Python's `kubernetes`.
+//! Real client libraries drive a whole node through its kubeconfig: Rust's `kube`, and Python's `kubernetes`.
 
 mod apply;
 mod board;
@@ -24,10 +24,10 @@ use serde_json::{Value, json};
 use crate::support::{TestNode, eventually, slowness};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a test's work may take altogether.
+/// Total time limit of a test's work.
 const LIMIT: Duration = Duration::from_secs(240);
 
-/// A node, and a client that has read its kubeconfig. What the client does in the background ends before the node.
+/// A node, and a client using its kubeconfig. The client's background work ends before the node.
 pub struct Cluster {
     runtime: tokio::runtime::Runtime,
     pub client: Client,
@@ -46,19 +46,19 @@ impl Cluster {
         Cluster { runtime, client, node }
     }
 
-    /// Work of the client's. What does not end is a failure.
+    /// Runs work of the client. Fails on a timeout.
     #[track_caller]
     pub fn run<T>(&self, work: impl Future<Output = T>) -> T {
         let work = async { tokio::time::timeout(LIMIT * slowness(), work).await };
         self.runtime.block_on(work).unwrap_or_else(|_| panic!("not done within {LIMIT:?}\n{}", self.node.log()))
     }
 
-    /// Work that goes on until the cluster is dropped.
+    /// Work that runs until the cluster is dropped.
     pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(work);
     }
 
-    /// Waits for a condition that is looked at through the client.
+    /// Waits for a condition checked through the client.
     #[track_caller]
     pub fn until<T>(&self, what: &str, mut check: impl AsyncFnMut() -> Result<T, String>) -> T {
         eventually(what, TIMEOUT, || self.run(check()))
@@ -89,13 +89,13 @@ pub fn configmap(name: &str, labels: Value, data: Value) -> ConfigMap {
     object(json!({"metadata": {"name": name, "labels": labels}, "data": data}))
 }
 
-/// A Pod that nobody runs: its scheduler does not exist.
+/// A Pod that is never run: its scheduler does not exist.
 pub fn idle_pod(name: &str) -> Pod {
     let spec = json!({"schedulerName": "nobody", "containers": [{"name": "c", "image": "localhost/busybox:1"}]});
     object(json!({"metadata": {"name": name}, "spec": spec}))
 }
 
-/// The server's refusal: its code, its reason, and a part of what it says.
+/// The server's refusal: its code, its reason, and a part of its message.
 #[track_caller]
 pub fn refused<T: Debug>(outcome: kube::Result<T>, code: u16, reason: &str, part: &str) -> kube::core::Status {
     match outcome {

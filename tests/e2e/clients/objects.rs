@@ -1,4 +1,4 @@
-//! Objects through `kube`'s typed and dynamic `Api`: read, listed in every way, made, replaced, patched, deleted.
+//! Objects through `kube`'s typed and dynamic `Api`: read, listed in every way, created, replaced, patched, deleted.
 
 use k8s_openapi::api::{
     apps::v1::{Deployment, ReplicaSet},
@@ -17,7 +17,7 @@ fn names<K: kube::Resource>(list: impl IntoIterator<Item = K>) -> Vec<String> {
     list.into_iter().map(|item| item.name_any()).collect()
 }
 
-/// A Deployment whose Pods nobody runs.
+/// A Deployment whose Pods are never run.
 fn deployment(name: &str, replicas: u32) -> Deployment {
     object(json!({
         "metadata": {"name": name},
@@ -63,7 +63,7 @@ fn objects_are_made_read_and_replaced() {
         let generated = configmaps.create(&post, &generated).await.unwrap();
         assert!(generated.name_any().len() > "gen-".len(), "{}", generated.name_any());
 
-        // Who replaces what he has not seen is refused.
+        // A stale replace is refused.
         let mut newer = made.clone();
         newer.data = Some([("k".to_owned(), "2".to_owned())].into());
         let newer = configmaps.replace("a", &post, &newer).await.unwrap();
@@ -85,7 +85,7 @@ fn objects_are_made_read_and_replaced() {
         entry.commit(&post).await.unwrap();
         assert!(configmaps.get_opt("c").await.unwrap().is_some());
 
-        // What has no namespace, and what is in all of them.
+        // Without a namespace, and across all namespaces.
         let nodes: Api<Node> = Api::all(cluster.client.clone());
         assert_eq!(nodes.list(&ListParams::default()).await.unwrap().items.len(), 1);
         let everywhere: Api<ConfigMap> = Api::all(cluster.client.clone());
@@ -120,7 +120,7 @@ fn lists_are_selected_paged_and_of_a_moment() {
         let unknown = configmaps.list(&ListParams::default().fields("data.x=1")).await;
         refused(unknown, 400, "BadRequest", "field label not supported: data.x");
 
-        // Pages are of one moment, whatever happens between them.
+        // Pages are of one point in time, whatever happens between them.
         let first = configmaps.list(&all.clone().limit(4)).await.unwrap();
         let revision = first.metadata.resource_version.clone().unwrap();
         assert_eq!(first.metadata.remaining_item_count, None, "not told with a selector");
@@ -232,7 +232,7 @@ fn deleting_keeps_its_word_on_dependents_and_conditions() {
         let kept = names(configmaps.list(&ListParams::default().labels("tier")).await.unwrap());
         assert_eq!(kept, ["z"]);
 
-        // A Pod that runs nowhere has nothing to end gracefully; a finalizer holds it nevertheless.
+        // An unscheduled Pod has nothing to end gracefully; a finalizer keeps it nevertheless.
         let mut pod = idle_pod("held");
         pod.metadata.finalizers = Some(vec!["example.com/hold".into()]);
         pods.create(&post, &pod).await.unwrap();

@@ -1,4 +1,4 @@
-//! Python's `kubernetes` package (Debian's `python3-kubernetes`), by the drills of the folder `python`, one node each.
+//! Python's `kubernetes` package (Debian's `python3-kubernetes`), running the drills of the folder `python`, one node each.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -8,15 +8,15 @@ use std::{
 
 use crate::support::{Answer, TestNode, left_out, slowness};
 
-/// A drill may take as long, before it is ended.
+/// Time limit of a drill.
 const LIMIT_SECONDS: u32 = 240;
 
-/// The interpreter that Debian's packages are for, which need not be the first one of the path.
+/// The interpreter of Debian's packages, which need not be the first one in the path.
 fn python() -> String {
     std::env::var("PYTHON").unwrap_or_else(|_| "/usr/bin/python3".into())
 }
 
-/// A node for a drill; `None` where the package is missing, which is said.
+/// A node for a drill; `None`, with a message, if the package is missing.
 fn node() -> Option<TestNode> {
     let known = Command::new(python()).args(["-c", "import kubernetes"]).stderr(Stdio::null()).status();
     if !known.is_ok_and(|status| status.success()) {
@@ -28,7 +28,7 @@ fn node() -> Option<TestNode> {
     Some(node)
 }
 
-/// `python3 SCRIPT DRILL` as the node's administrator. All that it makes is in the node's folder.
+/// `python3 SCRIPT DRILL` as the node's administrator. Its files are in the node's folder.
 fn command(node: &TestNode, script: &str, drill: &str) -> Command {
     let dir = node.dir.path();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/clients/python").join(script);

@@ -1,4 +1,4 @@
-//! `kube`'s watchers outlive their server: killed and started again, it makes them neither miss nor keep anything.
+//! `kube`'s watchers survive their server's kill and restart without missing or keeping anything.
 
 use std::{
     collections::BTreeMap,
@@ -23,10 +23,10 @@ fn version<K: Resource>(object: &K) -> (String, String) {
     (object.name_any(), object.resource_version().unwrap())
 }
 
-/// What each of several clients believes that there is.
+/// The objects that each of several clients believes to exist.
 struct Believers {
     beliefs: Vec<(&'static str, Box<dyn Fn() -> Versions>)>,
-    /// Errors that the watchers met on their way.
+    /// Errors that the watchers encountered.
     troubles: Arc<Mutex<Vec<String>>>,
 }
 
@@ -47,7 +47,7 @@ impl Believers {
             cluster.spawn(events.for_each(move |event| note(&troubles, event.err())));
             all.beliefs.push((what, Box::new(move || held(&store))));
         }
-        // One that keeps the books by itself, as the events tell.
+        // One that maintains its state from events by itself.
         let books: Arc<Mutex<(Versions, Versions)>> = Arc::default();
         let (written, troubles) = (books.clone(), all.troubles.clone());
         let metadata: Api<PartialObjectMeta<ConfigMap>> = Api::default_namespaced(cluster.client.clone());
@@ -68,7 +68,7 @@ impl Believers {
         all
     }
 
-    /// Waits until all of them believe what a list tells.
+    /// Waits until all of them agree with a list.
     #[track_caller]
     fn agree(&self, cluster: &Cluster) {
         let configmaps = cluster.configmaps();
@@ -96,7 +96,7 @@ fn held(store: &Store<ConfigMap>) -> Versions {
     store.state().iter().map(|object| version(object.as_ref())).collect()
 }
 
-/// Makes, changes and deletes; the last of each kind of change differs in each round.
+/// Creates, changes and deletes; the last kind of change differs in each round.
 async fn change(configmaps: &Api<ConfigMap>, round: usize) {
     let post = PostParams::default();
     for number in 0..6 {
@@ -126,12 +126,12 @@ fn watchers_and_reflectors_know_all_after_the_servers_death() {
     cluster.run(change(&configmaps, 0));
     believers.agree(&cluster);
     for round in [1, 3, 5] {
-        // The last changes before the end: perhaps nobody has heard of them yet.
+        // The last changes before the kill: possibly not delivered yet.
         cluster.run(change(&configmaps, round));
         cluster.node.kill();
         cluster.node.spawn();
         cluster.node.wait_answering();
-        // The first ones afterwards, while the watchers may not have come back yet.
+        // The first ones afterwards, possibly before the watchers reconnect.
         cluster.run(change(&configmaps, round + 1));
         believers.agree(&cluster);
         cluster.run(change_once_more(&configmaps, round));
@@ -140,15 +140,14 @@ fn watchers_and_reflectors_know_all_after_the_servers_death() {
     assert!(!believers.troubles.lock().unwrap().is_empty(), "they noticed");
 }
 
-/// By now every watch is back: what is changed reaches all by its event.
+/// By now every watch has reconnected: changes arrive as events.
 async fn change_once_more(configmaps: &Api<ConfigMap>, round: usize) {
     let patch = Patch::Merge(json!({"data": {"again": round.to_string()}}));
     configmaps.patch(&format!("r{round}-1"), &PatchParams::default(), &patch).await.unwrap();
     configmaps.delete(&format!("r{round}-5"), &DeleteParams::default()).await.unwrap();
 }
 
-/// A client that resumes where it stopped sees each change once, in order, also of those that the server made durable
-/// while the client was not there.
+/// A client that resumes sees each change once, in order, including those that the server persisted while the client was away.
 #[test]
 fn a_watch_resumed_after_the_servers_death_skips_and_repeats_nothing() {
     let mut cluster = Cluster::start();

@@ -1,4 +1,4 @@
-//! Sessions with `kube` over WebSockets: logs that are followed, exec, attach, port-forward.
+//! Sessions with `kube` over WebSockets: followed logs, exec, attach, port-forward.
 
 use futures::{AsyncBufReadExt, SinkExt, StreamExt, TryStreamExt};
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Status};
@@ -31,7 +31,7 @@ fn with_pod(script: &str, tty: bool) -> (Cluster, Api<Pod>) {
     (cluster, pods)
 }
 
-/// What a process says until it ends: stdout, stderr, and its status.
+/// A process's output until it ends: stdout, stderr, and its status.
 async fn all_of(mut process: AttachedProcess) -> (String, String, Status) {
     let status = process.take_status().unwrap();
     let (mut out, mut err) = (String::new(), String::new());
@@ -56,7 +56,7 @@ fn succeeded(status: &Status) -> bool {
     status.status.as_deref() == Some("Success")
 }
 
-/// The exit code that a status tells.
+/// The exit code in a status.
 fn exit_code(status: &Status) -> Option<&str> {
     let mut causes = status.details.as_ref()?.causes.iter().flatten();
     causes.find(|cause| cause.reason.as_deref() == Some("ExitCode"))?.message.as_deref()
@@ -77,14 +77,14 @@ fn exec_has_streams_and_an_exit_status() {
         let (_, _, status) = all_of(pods.exec("p", ["no-such-command"], &both).await.unwrap()).await;
         assert!(!succeeded(&status), "{status:?}");
 
-        // Much, in both directions at once.
+        // Much data, in both directions at once.
         let piped = AttachParams::default().stdin(true).stderr(false);
         let mut process = pods.exec("p", ["cat"], &piped).await.unwrap();
         let (mut stdin, mut stdout) = (process.stdin().unwrap(), process.stdout().unwrap());
         let sent: Vec<u8> = (0..1_000_000_u32).map(|n| (n % 251) as u8).collect();
         let write = async {
             stdin.write_all(&sent).await.unwrap();
-            // The end of its input ends it.
+            // Closing its input ends it.
             stdin.shutdown().await.unwrap();
         };
         let read = async {
@@ -115,7 +115,7 @@ fn a_terminal_has_a_size_that_changes() {
         for (height, width) in [(33, 101), (44, 122)] {
             sizes.send(TerminalSize { height, width }).await.unwrap();
             let wanted = format!("{height} {width}");
-            // The size comes on a channel of its own, before or after what is typed.
+            // The size arrives on its own channel, before or after the input.
             let begin = said.len();
             while !said[begin..].contains(&wanted) {
                 stdin.write_all(b"stty size\n").await.unwrap();
@@ -146,7 +146,7 @@ fn attach_joins_the_process_that_is_there() {
             assert_eq!(stderr.next_line().await.unwrap().unwrap(), format!("err {word}"));
         }
         drop((stdin, stdout, stderr, process));
-        // Who attaches later goes on where the other left.
+        // A later attach continues where the other left.
         let mut process = pods.attach("p", &AttachParams::default().stdin(true).stderr(false)).await.unwrap();
         process.stdin().unwrap().write_all(b"three\n").await.unwrap();
         let mut stdout = tokio::io::BufReader::new(process.stdout().unwrap()).lines();
@@ -199,7 +199,7 @@ fn ports_are_forwarded() {
         if out == "it serves\n" { Ok(()) } else { Err(out + &err) }
     });
     cluster.run(async {
-        // Ports that share a connection: the protocol has no end of one of them, so each is read up to its answer's.
+        // Ports sharing a connection: the protocol cannot end one of them, so each is read up to its response's end.
         for ports in [&[80, 81][..], &[81], &[80]] {
             let mut forwarder = pods.portforward("p", ports).await.unwrap();
             let mut streams = Vec::new();
@@ -216,10 +216,10 @@ fn ports_are_forwarded() {
                 assert_eq!(lines.next_line().await.unwrap(), None);
             }
             drop(streams);
-            // It answers the server's close with one of its own, and may fail to: that is the client's affair.
+            // It answers the server's close with its own, and may fail to: that is up to the client.
             let _ = forwarder.join().await;
         }
-        // Where nobody listens, the port's own channel says so.
+        // If nothing listens, the port's error channel reports it.
         let mut forwarder = pods.portforward("p", &[7]).await.unwrap();
         let error = forwarder.take_error(7).unwrap();
         let said = error.await.expect("an error");

@@ -15,13 +15,13 @@ use serde_json::json;
 use super::{Cluster, TIMEOUT, configmap};
 use crate::support::slowness;
 
-/// The next item, which must come.
+/// The next item, which is required.
 async fn next<T>(stream: &mut (impl Stream<Item = T> + Unpin)) -> T {
     let item = tokio::time::timeout(TIMEOUT * slowness(), stream.next()).await;
     item.expect("something comes in time").expect("the stream goes on")
 }
 
-/// A raw event in words: what happened to whom.
+/// A raw event as text: type and object.
 fn told(event: &WatchEvent<ConfigMap>) -> String {
     match event {
         WatchEvent::Added(map) => format!("+{}", map.name_any()),
@@ -33,7 +33,7 @@ fn told(event: &WatchEvent<ConfigMap>) -> String {
     }
 }
 
-/// The watcher's event in words.
+/// The watcher's event as text.
 fn heard<K: kube::Resource>(event: watcher::Result<watcher::Event<K>>) -> String {
     match event.unwrap() {
         watcher::Event::Init => "init".into(),
@@ -66,7 +66,7 @@ fn a_raw_watch_begins_anywhere_and_ends_in_time() {
         label(&configmaps, "two", "c").await;
         label(&configmaps, "three", "a").await;
         configmaps.delete("three", &DeleteParams::default()).await.unwrap();
-        // What enters the selection is new, and what leaves it is gone.
+        // An object entering the selection is added, one leaving it is deleted.
         let history = ["~one", "-two", "+three", "-three"];
         let mut events = configmaps.watch(&selected, &begin).await.unwrap().boxed();
         let mut last = begin.clone();
@@ -77,12 +77,12 @@ fn a_raw_watch_begins_anywhere_and_ends_in_time() {
                 last = map.resource_version().unwrap();
             }
         }
-        // From where another one got to.
+        // From another one's last version.
         let mut resumed = configmaps.watch(&selected, &last).await.unwrap().boxed();
         for wanted in &history[1..] {
             assert_eq!(told(&next(&mut resumed).await.unwrap()), *wanted);
         }
-        // From the state of now, and then on.
+        // The current state first, then changes.
         let params = WatchParams::default().labels("tier in (a, b)").initial_events();
         let mut initial = configmaps.watch(&params, "0").await.unwrap().boxed();
         assert_eq!(told(&next(&mut initial).await.unwrap()), "+one");

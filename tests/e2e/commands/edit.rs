@@ -1,4 +1,4 @@
-//! Edit, with editors that are scripts.
+//! Edit, with scripted editors.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
 
@@ -19,7 +19,7 @@ spec:
   template: {metadata: {labels: {app: web}}, spec: {containers: [{name: c, image: 'localhost/busybox:1'}]}}
 ";
 
-/// An editor that works through scripts, one each time it is opened, and keeps what it was shown.
+/// An editor that runs scripts, one each time it is opened, and saves what it was shown.
 struct Editor {
     folder: tempfile::TempDir,
 }
@@ -41,12 +41,12 @@ impl Editor {
         Editor { folder }
     }
 
-    /// What the file looked like when it was opened.
+    /// The file when it was opened.
     fn seen(&self, round: usize) -> String {
         fs::read_to_string(self.folder.path().join(format!("seen{round}"))).unwrap()
     }
 
-    /// Exit code, standard output and standard error of an edit; files of its own are made in a folder of their own.
+    /// Exit code, standard output and standard error of an edit; its files are created in a separate folder.
     fn edit(&self, node: &TestNode, args: &[&str]) -> (Option<i32>, String, String) {
         let mut command = node.command(&[&["edit"], args].concat());
         command.env("KUBE_EDITOR", self.folder.path().join("editor")).env("TMPDIR", self.temp());
@@ -61,12 +61,12 @@ impl Editor {
         temp
     }
 
-    /// The files that were left behind for the caller.
+    /// The files left for the user.
     fn kept(&self) -> Vec<PathBuf> {
         fs::read_dir(self.temp()).unwrap().flatten().map(|entry| entry.path()).collect()
     }
 
-    /// The one copy that was kept, which must hold `text` and be named in what was said.
+    /// The one saved copy, which must contain `text` and be named in the output.
     #[track_caller]
     fn copy(&self, said: &str, text: &str) -> String {
         let kept = self.kept();
@@ -95,7 +95,7 @@ fn an_edit_is_taken_or_given_up() {
     says(&node, &["get", "cm", "one", "-o", "jsonpath={.data.key}"], "new");
     contains(&editor.seen(0), "# Please edit the object below. Lines beginning with a '#' will be ignored,\n").unwrap();
     assert_eq!(editor.kept().len(), 0);
-    // Nothing to do: as it was, a comment more, all of it away.
+    // Nothing to do: unchanged, an added comment, everything removed.
     for (round, said) in [
         ("true", NO_CHANGE),
         ("echo '# a thought' >> \"$1\"", NO_CHANGE),
@@ -120,7 +120,7 @@ fn what_the_server_refuses_is_opened_again_and_kept_when_given_up() {
     let broken = "echo '  key: [' >> \"$1\"";
     let invalid = "error: configmaps \"one\" is invalid\n";
 
-    // Refused, mended, taken: the reason stands at the head, what was typed is still there.
+    // Rejected, fixed, accepted: the reason is at the top, the input is kept.
     let editor = Editor::new(&[bad, "sed -i 's/not:a.label/fine/' \"$1\""]);
     let (code, out, err) = editor.edit(&node, &["cm", "one"]);
     assert_eq!((code, out.as_str(), err.as_str()), (Some(0), "configmap/one edited\n", invalid));
@@ -130,31 +130,31 @@ fn what_the_server_refuses_is_opened_again_and_kept_when_given_up() {
     says(&node, &["get", "cm", "one", "-o", "jsonpath={.metadata.labels.app}"], "fine");
     node.ok(&["label", "cm", "one", "--overwrite", "app=x"]);
 
-    // Refused twice for different reasons: the second one is told.
+    // Rejected twice for different reasons: the second one is shown.
     let rounds = [bad, "sed -i 's/not:a.label/x/; s/key: old/_: a\\n  \"a b\": c/' \"$1\"", ": > \"$1\""];
     let editor = Editor::new(&rounds);
     let (code, _, err) = editor.edit(&node, &["cm", "one"]);
     assert_eq!((code, err), (Some(0), format!("{invalid}{invalid}Edit cancelled, saved file was empty.\n")));
     contains(&editor.seen(2), "# * data[a b]: ").unwrap();
 
-    // Given up: the words of the caller are kept.
+    // Given up: the user's input is saved.
     let editor = Editor::new(&[bad, "true"]);
     let (code, out, err) = editor.edit(&node, &["cm", "one"]);
     assert_eq!((code, out.as_str()), (Some(1), ""));
     let path = editor.copy(&err, "not:a.label");
     assert_eq!(err, format!("{invalid}A copy of your changes has been stored to \"{path}\"\n{NO_VALID}"));
-    // Put back as it was: nothing is to be done.
+    // Reverted: nothing to do.
     let editor = Editor::new(&[bad, "sed -i 's/app: .*not:a.label.*/app: x/' \"$1\""]);
     let (code, _, err) = editor.edit(&node, &["cm", "one"]);
     assert_eq!((code, err), (Some(0), format!("{invalid}{NO_CHANGE}")));
-    // The editor fails on the second time: what was typed at first is kept.
+    // The editor fails the second time: the first input is saved.
     let editor = Editor::new(&[bad, "exit 1"]);
     let (code, _, err) = editor.edit(&node, &["cm", "one"]);
     assert_eq!(code, Some(1));
     editor.copy(&err, "not:a.label");
     contains(&err, "error: there was a problem with the editor").unwrap();
 
-    // No YAML: said at the head, and the same again.
+    // Not YAML: reported at the top, with the same text again.
     let editor = Editor::new(&[broken, "true"]);
     let (code, _, err) = editor.edit(&node, &["cm", "one"]);
     assert_eq!(code, Some(1));
@@ -164,7 +164,7 @@ fn what_the_server_refuses_is_opened_again_and_kept_when_given_up() {
         .and(contains(&editor.seen(1), "key: ["))
         .unwrap();
 
-    // Another object it cannot become.
+    // It cannot become another object.
     for (round, why) in [
         ("sed -i 's/^  name: one/  name: two/' \"$1\"", "error: At least one of apiVersion, kind and name was changed"),
         (
@@ -182,7 +182,7 @@ fn what_the_server_refuses_is_opened_again_and_kept_when_given_up() {
         contains(&err, why).unwrap();
         editor.copy(&err, "kind: ");
     }
-    // Misspelt: the server's word at the head, and the same again. Kinds of a group are named with it.
+    // Misspelt: the server's message at the top, with the same text again. Kinds of a group are named with it.
     let editor = Editor::new(&["sed -i 's/replicas:/replicass:/' \"$1\"", "true"]);
     let (_, _, err) = editor.edit(&node, &["deployment", "web"]);
     contains(&err, "error: deployments.apps \"web\" is invalid\n").unwrap();
@@ -192,7 +192,7 @@ fn what_the_server_refuses_is_opened_again_and_kept_when_given_up() {
     contains(&err, "error: deployments.apps \"web\" is invalid\n").unwrap();
     contains(&editor.seen(1), "# deployments.apps \"web\" was not valid:\n# * spec.selector: ").unwrap();
 
-    // Deleted under the editor.
+    // Deleted while being edited.
     let delete = format!(
         "PODWRIGHT_SERVER=unix://{} {} delete cm one >&2; sed -i 's/key: old/key: new/' \"$1\"",
         node.socket().display(),

@@ -1,4 +1,4 @@
-//! The client's commands as a user types them: kubectl's words, formats and exit codes.
+//! The client's commands as typed by users: kubectl's wording, formats and exit codes.
 
 mod edit;
 mod nodes;
@@ -14,7 +14,7 @@ use crate::support::{TestNode, contains, leftovers::Machine};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A node with the image, and what must be left of it at its end.
+/// A node with the image, and what may remain of it at the end.
 fn node() -> (TestNode, Machine) {
     let node = TestNode::start(&[]);
     let untouched = Machine::untouched(node.dir.path());

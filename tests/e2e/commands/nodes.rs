@@ -1,4 +1,4 @@
-//! Nodes that are closed, emptied and tainted; rights; copies; containers that join a Pod; raw paths.
+//! Cordon, drain and taint; permissions; copies; ephemeral containers; raw paths.
 
 use super::{TIMEOUT, node, refuses, says};
 use crate::support::contains;
@@ -20,7 +20,7 @@ fn a_node_is_closed_emptied_and_tainted_and_a_pod_looked_into() {
     let name = node.ok(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"]);
     let name = name.as_str();
 
-    // Raw paths, and what one may do.
+    // Raw paths, and can-i.
     contains(&node.ok(&["get", "--raw", "/readyz?verbose"]), "readyz check passed").unwrap();
     let why = "Error from server (NotFound): the server could not find the requested resource";
     refuses(&node, &["get", "--raw", "/nothing"], why);
@@ -31,7 +31,7 @@ fn a_node_is_closed_emptied_and_tainted_and_a_pod_looked_into() {
     contains(&node.ok(&["auth", "can-i", "--list"]), "*.*").unwrap();
     contains(&node.ok(&["auth", "whoami"]), "[system:masters").unwrap();
 
-    // Copies, there and back.
+    // Copies in both directions.
     let folder = tempfile::tempdir().unwrap();
     let here = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     std::fs::create_dir_all(here("up/sub")).unwrap();
@@ -58,7 +58,7 @@ fn a_node_is_closed_emptied_and_tainted_and_a_pod_looked_into() {
     assert_eq!((looked.code, looked.out.as_str()), (0, "got typed\nsleep 1000 "), "{}", looked.all());
     refuses(&node, &[&debug[..], &["true"]].concat(), "error: the Pod has an ephemeral container \"look\" already");
 
-    // Closed, tainted, emptied.
+    // Cordoned, tainted, drained.
     let is_now = |what: &str| format!("node/{name} {what}\n");
     says(&node, &["cordon", name], &is_now("cordoned"));
     says(&node, &["cordon", &format!("node/{name}")], &is_now("already cordoned"));

@@ -1,4 +1,4 @@
-//! Objects: apply, create, get, describe, label, annotate, delete, and what needs no object at all.
+//! Objects: apply, create, get, describe, label, annotate, delete, and commands without objects.
 
 use std::{fs, process::Command};
 
@@ -34,13 +34,13 @@ fn manifests_come_as_folders_standard_input_and_several_documents() {
     says(&node, &["apply", "-f", path], "configmap/one created\nconfigmap/two created\nconfigmap/three created\n");
     let all = "configmap/one unchanged\nconfigmap/two unchanged\nconfigmap/three unchanged\nconfigmap/four created\n";
     says(&node, &["apply", "-R", "-f", path], all);
-    // Standard input; one that is refused keeps no other back.
+    // Standard input; a rejected one does not affect the others.
     let bad = "{apiVersion: v1, kind: ConfigMap, metadata: {name: five}, dataa: {}}";
     let changed = map("one", "x").replace("old", "new");
     let answer = node.run_with(&["apply", "-f", "-"], format!("{bad}\n---\n{changed}\n").as_bytes());
     assert_eq!((answer.code, answer.out.as_str()), (1, "configmap/one configured\n"), "{}", answer.all());
     contains(&answer.err, "unknown field \"dataa\"").unwrap();
-    // A field that a manifest had and has no more is removed; what others set stays.
+    // A field removed from a manifest is removed; others' settings stay.
     node.ok(&["annotate", "cm", "one", "mine=yes"]);
     node.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: one, labels: {app: x}}, data: {other: added}}");
     says(
@@ -90,11 +90,11 @@ fn get_and_describe_show_objects_in_every_format() {
         let answer = node.run(args);
         assert_eq!((answer.code, answer.out.as_str(), answer.err.as_str()), (0, "", said), "{args:?}");
     }
-    // A watch from before the Pods sees them come and change.
+    // A watch from before the Pods sees them appear and change.
     let watch = node.talk(&["get", "pods", "-w"]);
     let names = node.talk(&["get", "pods", "--watch-only", "-o", "name", "-l", "app=z"]);
     eventually("both watch", TIMEOUT, || {
-        // They show nothing before something happens: a change is repeated until both have said a word.
+        // They print nothing before an event: a change is repeated until both have printed something.
         node.apply(PODS);
         node.ok(&["label", "pods", "--all", "--overwrite", &format!("n={}", rand_word())]);
         if watch.out().contains("second") && names.out().contains("pod/second\n") {
@@ -163,7 +163,7 @@ fn get_and_describe_show_objects_in_every_format() {
     let why = "Error from server (BadRequest): Unable to find \"/v1, Resource=pods\" that match label selector \"\", field \
                selector \"spec.nothing=x\": field label not supported: spec.nothing";
     assert_eq!(refused.err.trim_end(), why);
-    // As kubectl writes them: keys in order, four spaces, without what no person reads unless it is asked for.
+    // As kubectl writes them: sorted keys, four spaces, without managed fields unless requested.
     let json = node.ok(&["get", "pod", "first", "-o", "json"]);
     let top: Vec<&str> = json.lines().filter_map(|l| l.strip_prefix("    \"")?.split('"').next()).collect();
     assert_eq!(top, ["apiVersion", "kind", "metadata", "spec", "status"]);
@@ -173,11 +173,11 @@ fn get_and_describe_show_objects_in_every_format() {
         assert!(!node.ok(brief).contains("managedFields"));
         assert_eq!(node.ok(whole).matches("managedFields").count(), 2);
     }
-    // What happened to a Pod is on its page, in order.
+    // A Pod's events are on its page, in order.
     let page = node.ok(&["describe", "pod", "first"]);
     let events = page.split_once("Events:").expect("it has events").1;
     let at = |reason: &str| events.find(reason).unwrap_or_else(|| panic!("no {reason} in {page}"));
-    // The scheduler tells of itself once the binding is written: the node may have been quicker.
+    // The scheduler's event follows the binding: the node's may be earlier.
     at("Scheduled");
     assert!(at("Pulled") < at("Created") && at("Created") < at("Started"), "{page}");
     contains(&page, "  Type                        Status\n  PodReadyToStartContainers   True \n").unwrap();
@@ -202,7 +202,7 @@ fn get_and_describe_show_objects_in_every_format() {
     untouched.assert_unchanged();
 }
 
-/// Another word each time.
+/// A different word each time.
 fn rand_word() -> String {
     format!("{:x}", std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos())
 }
@@ -239,7 +239,7 @@ fn what_was_created_is_applied_later_and_flags_are_kubectls() {
     let file = folder.path().join("map.yaml");
     fs::write(&file, map("one", "x")).unwrap();
     let file = file.to_str().unwrap();
-    // Created without a memory of what was created: apply says so, and remembers from then on.
+    // Created without the last-applied annotation: apply warns, and adds it.
     says(&node, &["create", "-f", file], "configmap/one created\n");
     let apply = |more: &[&str]| {
         let answer = node.run(&[&["apply", "-f", file], more].concat());
@@ -259,7 +259,7 @@ fn what_was_created_is_applied_later_and_flags_are_kubectls() {
     says(&node, &["create", "-f", file, "--save-config"], "configmap/one created\n");
     assert_eq!(apply(&[]), ("configmap/one unchanged\n".to_owned(), false));
 
-    // Switches with a value; what a flag's own reader says; kinds with names; what is named by two ways.
+    // Switches with a value; the flag parsers' messages; kinds with names; ambiguous names.
     says(
         &node,
         &["get", "cm", "one", "--no-headers=true", "--ignore-not-found=false", "-o", "name"],
@@ -299,9 +299,9 @@ fn what_needs_no_object_and_what_finds_no_server() {
     assert_eq!(node.run(&["gett", "pods"]).code, 1);
     assert_eq!(node.run(&["get", "--help"]).code, 0);
 
-    // A reader that leaves early is no failure to shout about.
+    // A reader that closes early is not an error.
     let big: String = "0123456789abcdef".repeat(40_000);
-    // Too much for apply, which keeps a copy in an annotation.
+    // Too large for apply, which keeps a copy in an annotation.
     let manifest = format!("{{apiVersion: v1, kind: ConfigMap, metadata: {{name: big}}, data: {{key: {big}}}}}");
     assert_eq!(node.run_with(&["apply", "-f", "-"], manifest.as_bytes()).code, 1);
     assert_eq!(node.run_with(&["create", "-f", "-"], manifest.as_bytes()).out, "configmap/big created\n");

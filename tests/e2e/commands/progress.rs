@@ -1,4 +1,4 @@
-//! Long work tells on a terminal how far it is, and nowhere else.
+//! Long operations show progress on a terminal, and nowhere else.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ use crate::support::{
     registry::{Layout, Registry, noise, tar},
 };
 
-/// What a command says on a terminal until it ends well.
+/// The terminal output of a command that succeeds.
 fn on_terminal(command: &Command) -> String {
     let answer = Talk::on_terminal(command, (100, 40)).end();
     assert_eq!(answer.code, 0, "{}", answer.all());
@@ -28,7 +28,7 @@ fn what_takes_long_tells_on_a_terminal_how_far_it_is() {
     contains(&said, "\r\x1b[Ksent ").unwrap();
     contains(&said, "kB of ").unwrap();
     contains(&said, "localhost/busybox:1 (").unwrap();
-    // From standard input nobody knows how much there will be.
+    // From standard input the total is unknown.
     let from_input = node.command(&["image", "import", "-", "localhost/busybox:2"]);
     let mut shell = Command::new("sh");
     shell.args(["-c", "exec \"$0\" \"$@\" < \"$TAR\""]).arg(from_input.get_program()).args(from_input.get_args());
@@ -42,7 +42,7 @@ fn what_takes_long_tells_on_a_terminal_how_far_it_is() {
     let quiet = node.run(&["backup", "--force", &file("backup")]);
     assert_eq!((quiet.out, quiet.err), (format!("backup written to {}\n", file("backup")), String::new()));
 
-    // A server that begins with a backup.
+    // A server started from a backup.
     let state = tempfile::tempdir().unwrap();
     let keys = "encryption-config.yaml";
     std::fs::copy(node.dir.path().join(keys), state.path().join(keys)).unwrap();
@@ -58,7 +58,7 @@ fn what_takes_long_tells_on_a_terminal_how_far_it_is() {
 fn loads_and_pulls_tell_on_a_terminal_how_far_they_are() {
     let node = TestNode::start(&[]);
     let registry = Registry::start();
-    // Large enough for a figure in between: what is small is there before a tenth of a second is over.
+    // Large enough for an intermediate figure: small ones are done within a tenth of a second.
     let mut layout = Layout::new();
     let image = layout.packed_image("amd64", &[tar(&[("noise", &noise(24 << 20))])], json!({}));
     layout.tag(image.clone(), "1");
@@ -71,7 +71,7 @@ fn loads_and_pulls_tell_on_a_terminal_how_far_they_are() {
     assert!(packed.success());
     let archive = archive.display().to_string();
 
-    // What a node has it does not download: the pull comes first.
+    // A node does not download what it has: so the pull comes first.
     let said = on_terminal(&node.command(&["image", "pull", &pulled]));
     contains(&said, "\r\x1b[K1 layers, 25.2MB").unwrap();
     contains(&said, " of 25.2MB").unwrap();

@@ -95,7 +95,7 @@ fn a_rollout_is_told_undone_and_held_back() {
     let stuck = node.run(&["rollout", "status", "deployment/app", "--timeout", "300ms"]);
     assert_eq!((stuck.code, stuck.err.as_str()), (1, "error: timed out waiting for the condition\n"));
     contains(&stuck.out, "Waiting for deployment \"app\" rollout to finish: ").unwrap();
-    // The old Pod serves on beside the new one that cannot start.
+    // The old Pod keeps serving beside the new one that cannot start.
     assert_eq!(node.field(&["deployment", "app"], ".status.availableReplicas"), "1");
     node.ok(&["rollout", "undo", "deployment/app"]);
     node.ok(&["rollout", "status", "deployment/app", "--timeout", "60s"]);

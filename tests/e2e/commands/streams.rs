@@ -115,7 +115,7 @@ fn exec_has_the_commands_streams_code_and_terminal() {
     says(&node, &["exec", "shell", "-c", "other", "--", "pwd"], "/var\n");
     let named = node.run(&["exec", "shell", "--", "true"]);
     assert_eq!((named.code, named.err.as_str()), (0, "Defaulted container \"main\" out of: main, other\n"));
-    // More than all buffers on the way, both ways at once.
+    // More than all buffers on the way, in both directions at once.
     let big: Vec<u8> = (0..3_000_000u32).map(|i| b'a' + (i % 23) as u8).collect();
     let answer = node.run_with(&["exec", "-i", "shell", "-c", "main", "--", "cat"], &big);
     assert!(
@@ -156,7 +156,7 @@ fn exec_has_the_commands_streams_code_and_terminal() {
     // ^C reaches the command inside, not the client.
     terminal.say("echo now $((40+2)); sleep 1000\n");
     terminal.hear("now 42");
-    // The shell may not have begun the command yet, and takes it for its own.
+    // The shell may not have started the command yet, and handle it itself.
     eventually("the command is interrupted", TIMEOUT, || {
         terminal.say("\x03");
         terminal.say("echo still $((40+3))\n");
@@ -198,7 +198,7 @@ spec:
   ports: [{name: web, port: 80, targetPort: http}]
 ";
 
-/// The local port that a running port-forward gave to a remote one.
+/// The local port of a running port-forward for a remote one.
 fn local_port(forward: &Talk, remote: u16) -> u16 {
     let part = format!(" -> {remote}\n");
     forward.hear(&part);
@@ -224,7 +224,7 @@ fn port_forward_leads_into_the_pod_both_ways() {
     let forward = node.talk(&["port-forward", "pod/listeners", ":8080", ":9090", ":7"]);
     let [web, echo, closed] = [8080, 9090, 7].map(|remote| local_port(&forward, remote));
     contains(&fetch(web), "hello").unwrap();
-    // Many at once, and more than the buffers hold in both directions.
+    // Many at once, and more than the buffers in both directions.
     let big: Vec<u8> = (0..2_000_000u32).map(|i| (i % 251) as u8).collect();
     std::thread::scope(|scope| {
         for _ in 0..4 {
@@ -241,7 +241,7 @@ fn port_forward_leads_into_the_pod_both_ways() {
         stream.read_to_end(&mut back).unwrap();
         assert!(back == big, "{} of {} bytes came back", back.len(), big.len());
     });
-    // Nobody listens there: the connection ends, the reason is told, and the others go on.
+    // Nothing listens there: the connection ends, the reason is shown, and the others continue.
     let mut stream = TcpStream::connect(("127.0.0.1", closed)).unwrap();
     // It may be closed before this is sent.
     let _ = stream.write_all(b"anybody?");
@@ -307,7 +307,7 @@ fn attach_and_run_join_a_containers_own_process() {
         contains(&listener.out(), "got one").and(contains(&speaker.out(), "got one"))
     });
     speaker.hear_error("not one");
-    // Who leaves does not end it (stdinOnce is not set).
+    // Leaving does not end it (stdinOnce is not set).
     drop(speaker);
     let mut speaker = node.talk(&["attach", "-i", "prompt"]);
     speaker.say("two\n");
@@ -333,7 +333,7 @@ fn attach_and_run_join_a_containers_own_process() {
         (answer.code, answer.err.as_str()),
         (1, "Error from server (AlreadyExists): pods \"plain\" already exists\n")
     );
-    // Its input, its output and its exit code are ours; afterwards nothing is left of it.
+    // Its input, output and exit code are passed through; nothing of it remains.
     let answer =
         run(&node, "ours", &["-i", "--rm", "--command", "--", "sh", "-c", "cat; exit 4"], b"through and through\n");
     assert_eq!(answer.code, 4, "{}", answer.all());

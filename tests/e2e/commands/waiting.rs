@@ -1,4 +1,4 @@
-//! wait, and delete with its grace.
+//! wait, and delete with grace periods.
 
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,7 @@ fn waits_are_met_or_time_out() {
     node.apply(&pod("sleeper", 0, "sleep 1000"));
     assert_eq!(created.end().out, "pod/sleeper condition met\n");
     says(&node, &ready("30s"), "pod/sleeper condition met\n");
-    // What is gone already is no news.
+    // An object that is already gone satisfies it.
     says(&node, &["wait", "--for=delete", "pod/nobody"], "");
     says(&node, &["wait", "--for=condition=ready", "-l", "app=sleeper", "pods"], "pod/sleeper condition met\n");
     says(&node, &["wait", "--for=jsonpath={.status.phase}=Running", "pod/sleeper"], "pod/sleeper condition met\n");
@@ -51,11 +51,11 @@ fn waits_are_met_or_time_out() {
         "error: timed out waiting for the condition on pods/sleeper",
     );
     says(&node, &["delete", "pod", "sleeper"], "pod \"sleeper\" deleted\n");
-    // On a busy machine a wait may begin when the object has gone, and then has nothing to say: another one is begun.
+    // On a busy machine a wait may begin after the object is gone, without output: then repeat.
     let waited = (0..50).any(|_| {
         node.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: going}}");
         let deleted = node.talk(&["wait", "--for=delete", "configmap/going", "--timeout", "30s"]);
-        // As long as it takes a command to begin.
+        // As long as a command takes to start.
         says(&node, &["get", "configmap", "going", "-o", "name"], "configmap/going\n");
         says(&node, &["delete", "configmap", "going"], "configmap \"going\" deleted\n");
         let answer = deleted.end();
@@ -89,7 +89,7 @@ fn deletion_gives_the_grace_that_was_asked() {
     timed(&["delete", "pod", "short", "--grace-period", "2"], "pod \"short\" deleted\n", 2.0);
     timed(&["delete", "pod", "now", "--now"], "pod \"now\" deleted\n", 1.0);
     timed(&["delete", "pod", "force", "--grace-period", "0", "--force"], "pod \"force\" force deleted\n", 0.0);
-    // One that ends is shown as such, and may be given less time.
+    // One that is terminating is shown as such, and its grace period may be shortened.
     timed(&["delete", "pod", "left", "--wait=false"], "pod \"left\" deleted\n", 0.0);
     assert!(node.ok(&["get", "pod", "left", "--no-headers"]).contains("Terminating"));
     refuses(

@@ -1,4 +1,4 @@
-//! The node's own endpoints, as of a kubelet, through the server's proxy; and a real Prometheus that scrapes them.
+//! The node's kubelet endpoints, through the server's proxy; and a real Prometheus that scrapes them.
 
 mod prometheus;
 
@@ -56,7 +56,7 @@ fn name(node: &TestNode) -> String {
     node.field(&["nodes"], ".items[0].metadata.name")
 }
 
-/// What a path of the node's answers.
+/// The node's response for a path.
 fn raw(node: &TestNode, path: &str) -> String {
     node.ok(&["get", "--raw", &format!("/api/v1/nodes/{}/proxy/{path}", name(node))])
 }
@@ -66,7 +66,7 @@ fn json(node: &TestNode, path: &str) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{path}: {e}: {text}"))
 }
 
-/// By curl, as whom and how one likes: the status and the body.
+/// With curl, any user and options: the status and the body.
 fn curl(node: &TestNode, args: &[&str], path: &str) -> (u16, String) {
     let url = format!("http://node/api/v1/nodes/{path}");
     let mut curl = Command::new("curl");
@@ -82,7 +82,7 @@ fn pod<'v>(summary: &'v Value, name: &str) -> &'v Value {
     pods.find(|pod| pod["podRef"]["name"] == name).unwrap_or_else(|| panic!("{name} is not in {summary:#}"))
 }
 
-/// `top` and the summary tell of the same measurement.
+/// `top` and the summary show the same measurement.
 fn agrees_with_top(node: &TestNode) -> Result<(), String> {
     let top = node.run(&["-n", "seen", "top", "pods", "--containers", "--no-headers"]);
     let summary = json(node, "stats/summary");
@@ -169,7 +169,7 @@ fn a_nodes_endpoints_are_read_through_the_proxy() {
     ] {
         contains(&cadvisor, part).unwrap();
     }
-    // The machine's own, as far as its kernel counts it.
+    // The machine's own, if its kernel counts it.
     let pressure = std::fs::read_to_string("/proc/pressure/memory").is_ok();
     let told = ["waiting", "stalled"].map(|kind| {
         let row = format!("container_pressure_memory_{kind}_seconds_total{{container=\"\",id=\"/\",");
@@ -224,7 +224,7 @@ fn a_nodes_endpoints_are_read_through_the_proxy() {
         refused(&[], &format!("{id}/proxy/healthz"), 200, "ok");
     }
     refused(&["-H", "Impersonate-User: tenant"], &format!("{node_name}/proxy/pods"), 403, "nodes/proxy");
-    // A log that goes on does so until its reader leaves.
+    // A followed log continues until its reader leaves.
     let (socket, follow) = (node.socket(), "http://n/api/v1/nodes/");
     let mut following = Command::new("curl");
     following

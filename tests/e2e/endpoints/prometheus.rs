@@ -1,4 +1,4 @@
-//! Debian's Prometheus, with static targets alone: the server, the node and a Pod, all through the server's one port.
+//! Debian's Prometheus, with static targets only: the server, the node and a Pod, all through the server's single port.
 //!
 //! It is `PROMETHEUS`, the one on PATH, or `target/tools/prometheus`; `./dev test` installs Debian's package.
 
@@ -65,7 +65,7 @@ fn tool(variable: &str, name: &str) -> Option<PathBuf> {
     all.find(|file| file.is_file())
 }
 
-/// A Prometheus of the test's own, on loopback. It ends with it.
+/// A Prometheus for one test, on loopback, ended with it.
 struct Prometheus {
     process: Child,
     port: u16,
@@ -74,7 +74,7 @@ struct Prometheus {
 
 impl Drop for Prometheus {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have exited by itself.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -153,7 +153,7 @@ impl Prometheus {
         Ok(values.filter_map(|series| series["value"][1].as_str()?.parse().ok()).collect())
     }
 
-    /// Waits until all values of a query are as wanted, and there is one.
+    /// Waits until there are values of a query and all are as expected.
     #[track_caller]
     fn wait(&self, query: &str, wanted: impl Fn(f64) -> bool) {
         eventually(query, TIMEOUT, || match self.query(query)? {
@@ -199,7 +199,7 @@ fn a_real_prometheus_scrapes_server_node_and_pod() {
     prometheus.wait("histogram_quantile(0.99, sum by (le) (kubelet_pod_start_duration_seconds_bucket))", |s| s > 0.0);
     prometheus.wait("shop_orders_total", |orders| orders == 42.0);
     prometheus.wait("resource_scrape_error + on() container_scrape_error", |errors| errors == 0.0);
-    // Every sample was taken, at every scrape.
+    // Every sample was accepted, at every scrape.
     prometheus.wait("scrape_samples_scraped - scrape_samples_post_metric_relabeling", |dropped| dropped == 0.0);
     prometheus.wait("min_over_time(up[1m])", |up| up == 1.0);
     let own = prometheus.get("/metrics").unwrap();
@@ -220,7 +220,7 @@ fn a_real_prometheus_scrapes_server_node_and_pod() {
     }
 }
 
-/// Upstream's names that its linter would have otherwise.
+/// Upstream's names that violate its linter.
 const UPSTREAMS: [&str; 3] = [
     "container_fs_inodes_total non-counter metrics should not have \"_total\" suffix",
     "container_memory_failcnt counter metrics should have \"_total\" suffix",
@@ -240,7 +240,7 @@ fn check(promtool: &Path, path: &str, exposition: &str) {
     let writer = std::thread::spawn(move || stdin.write_all(text.as_bytes()));
     let answer = Answer::of(child.wait_with_output().unwrap());
     writer.join().unwrap().unwrap();
-    // 3: it parses, and the linter has something to say.
+    // 3: it parses, with linter warnings.
     assert!(matches!(answer.code, 0 | 3), "{path}: {}", answer.all());
     let said = [answer.out.as_str(), answer.err.as_str()].concat();
     let other: Vec<&str> = said.lines().filter(|line| !UPSTREAMS.iter().any(|known| line.contains(known))).collect();

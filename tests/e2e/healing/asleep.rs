@@ -1,4 +1,4 @@
-//! What happens to a node while its agent does not run, and what hangs while it does.
+//! What happens to a node while its agent is down, and hangs.
 
 use std::{
     fs,
@@ -47,13 +47,13 @@ fn uid(node: &TestNode, pod: &str) -> String {
     node.field(&["pod", pod], ".metadata.uid")
 }
 
-/// What a Pod has run so far: a container's id and how often it was restarted.
+/// The running state of a Pod: a container's id and restart count.
 fn running(node: &TestNode, pod: &str) -> String {
     let fields = "jsonpath={.status.containerStatuses[0]['containerID','restartCount']} {.status.podIP}";
     node.ok(&["get", "pod", pod, "-o", fields])
 }
 
-/// The files below a folder that are called so and are a Pod's.
+/// A Pod's files below a folder with these names.
 fn files(folder: &Path, uid: &str, names: &[&str]) -> Vec<PathBuf> {
     let (mut folders, mut found) = (vec![folder.to_owned()], Vec::new());
     while let Some(folder) = folders.pop() {
@@ -69,8 +69,8 @@ fn files(folder: &Path, uid: &str, names: &[&str]) -> Vec<PathBuf> {
     found
 }
 
-/// Records, secrets and sockets: what of them is damaged while no agent runs costs no Pod its life. Where nothing is left, the Pod
-/// runs on, and that is said.
+/// Records, secrets and sockets: damage to them while no agent runs kills no Pod. If nothing is left, the Pod runs on, and that is
+/// reported.
 #[test]
 fn damage_while_the_agent_is_down_kills_no_pod() {
     let mut node = TestNode::start(&[]);
@@ -116,8 +116,8 @@ fn damage_while_the_agent_is_down_kills_no_pod() {
     untouched.assert_unchanged();
 }
 
-/// Both the record of a sandbox and its Pod are gone when the agent comes back: it is removed, and its volumes after it, which it has in
-/// use until then.
+/// Both the record of a sandbox and its Pod are gone when the agent returns: the sandbox is removed, and then its volumes, which it
+/// uses until then.
 #[test]
 fn a_lost_sandbox_ends_before_its_volumes_do() {
     let mut node = TestNode::start(&["--node-name", "n1"]);
@@ -166,7 +166,7 @@ spec:
     untouched.assert_unchanged();
 }
 
-/// A Pod whose network nobody can bring back gets another sandbox, and is ready again.
+/// A Pod whose network cannot be repaired gets a new sandbox, and becomes ready again.
 #[test]
 fn a_pod_whose_network_cannot_be_mended_is_renewed() {
     let node = TestNode::start(&[]);
@@ -176,7 +176,7 @@ fn a_pod_whose_network_cannot_be_mended_is_renewed() {
     let (netns, before, other) = (node.netns_of("web"), running(&node, "web"), running(&node, "other"));
     let old = shim(&uid(&node, "web"));
     let begun = Instant::now();
-    // Something else has the place of its link before anybody looks: there is no room for another one.
+    // Something else takes the place of its link before the next check: it cannot be created again.
     let script = "ip link add aside type veth peer name far && ip link del eth0 && ip link set aside name eth0";
     stopped(node.pid(), || {
         let output = within(&netns, || std::process::Command::new("sh").args(["-c", script]).output().unwrap());
@@ -198,8 +198,8 @@ fn a_pod_whose_network_cannot_be_mended_is_renewed() {
     untouched.assert_unchanged();
 }
 
-/// Nobody knows a Pod's addresses any more, and what has its link's place is of its own making: it gets another sandbox, with other
-/// addresses, and nothing of the old one lives on. One that is not started again has failed.
+/// A Pod's addresses are lost, and its link was replaced by its own: it gets a new sandbox with other addresses, and nothing of the
+/// old one lives on. One that is not restarted has failed.
 #[test]
 fn a_pod_whose_addresses_nobody_knows_is_renewed() {
     let mut node = TestNode::start(&[]);
@@ -235,7 +235,7 @@ fn a_pod_whose_addresses_nobody_knows_is_renewed() {
             other => Err(format!("{other:?}\n{}", node.log())),
         });
     }
-    // What its status says is what it has, and nobody else gets it.
+    // Its status shows its real addresses, and no other Pod gets them.
     start(&node, &["next", "further"]);
     let address = |pod: &str| node.field(&["pod", pod], ".status.podIP");
     within(&node.netns_of("web"), || {
@@ -249,7 +249,7 @@ fn a_pod_whose_addresses_nobody_knows_is_renewed() {
     untouched.assert_unchanged();
 }
 
-/// A shim that hangs holds up neither the deletion of its Pod nor the truth about it, nor the end of the node.
+/// A hanging shim blocks neither the deletion of its Pod nor its status, nor the end of the node.
 #[test]
 fn a_shim_that_hangs_holds_nobody_up() {
     let mut node = TestNode::start(&[]);
@@ -273,7 +273,7 @@ fn a_shim_that_hangs_holds_nobody_up() {
         Err(nix::errno::Errno::ESRCH) => Ok(()),
         other => Err(format!("{other:?}")),
     });
-    // Whoever asks something of one finds it out; then the Pod says so, and starts anew.
+    // A request to one reveals it; then the Pod reports it and starts anew.
     stop("asked");
     let answer = node.run(&["exec", "asked", "--", "true"]);
     assert_ne!(answer.code, 0, "{}", answer.all());
@@ -292,7 +292,7 @@ fn a_shim_that_hangs_holds_nobody_up() {
     untouched.assert_unchanged();
 }
 
-/// The agent gets no time for longer than its node is believed for: as soon as it has, the node and its Pods are what they were.
+/// The agent is stopped for longer than the node's grace period: when it continues, the node and its Pods recover at once.
 #[test]
 fn a_node_that_slept_is_ready_as_soon_as_it_wakes() {
     let server = TestNode::server(&["--node-monitor-grace-period", "12s"]);
@@ -315,7 +315,7 @@ fn a_node_that_slept_is_ready_as_soon_as_it_wakes() {
     println!("a node that slept: ready {woke:?} after it woke");
     assert!(woke < Duration::from_secs(5) * told_slowness(), "{woke:?}");
     assert_eq!(running(&server, "web"), before, "nothing was started anew");
-    // Nor does it flap: it stays so for longer than it is believed for.
+    // Nor does it flap: it stays so for longer than the grace period.
     let until = Instant::now() + Duration::from_secs(15);
     while Instant::now() < until {
         assert_eq!(server.field(&["node", "n1"], ready), "True");

@@ -1,12 +1,12 @@
-//! A disk that fails under the store of a whole process: who asks whether it is well hears of it, and what has lost writes ends.
+//! A disk that fails below the store of a process: health checks report it, and a process that has lost writes ends.
 
 use std::{fs, path::Path, process::Command};
 
 use super::TIMEOUT;
 use crate::support::{TestNode, contains, eventually, registry::run};
 
-/// Lies between the process and its C library: fsync of the store's files fails while there is a file of this name, and the
-/// write-ahead log is lost with it where another one is.
+/// Preloaded into the process: fsync of the store's files fails while a file of this name exists, and the write-ahead log is
+/// discarded with it if another one does.
 const LIBRARY: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -46,7 +46,7 @@ int fdatasync(int fd) {
 }
 "#;
 
-/// The code that a path of the API answers with, and what it says.
+/// The status code and body for a path of the API.
 fn asked(node: &TestNode, path: &str) -> (String, String) {
     let mut curl = Command::new("curl");
     curl.args(["-s", "-m", "20", "-w", "\n%{http_code}", "--unix-socket"]).arg(node.socket());
@@ -97,7 +97,7 @@ fn a_store_in_trouble_is_told_of_and_one_that_lost_writes_ends_the_process() {
     }
     assert_eq!(write("taken").code, 0);
 
-    // The disk loses what was acknowledged: nobody goes on with less than that.
+    // The disk loses acknowledged writes: the process must not go on without them.
     fs::write(&loses, "").unwrap();
     fs::write(&fails, "").unwrap();
     write("lost");
@@ -106,7 +106,7 @@ fn a_store_in_trouble_is_told_of_and_one_that_lost_writes_ends_the_process() {
     contains(&node.log(), "the store has failed for good").unwrap();
 }
 
-/// Who has lost the CA of a cluster is told, and gets no other one unasked.
+/// A lost cluster CA is reported, and not replaced unless requested.
 #[test]
 fn a_server_whose_ca_is_gone_says_so_and_makes_another_one_only_when_told() {
     let mut server = TestNode::server(&[]);
@@ -121,13 +121,13 @@ fn a_server_whose_ca_is_gone_says_so_and_makes_another_one_only_when_told() {
         contains(&server.log(), told).unwrap();
     }
     assert!(!pki.join("ca.crt").exists());
-    // As it was.
+    // Restored.
     fs::remove_dir(&pki).unwrap();
     fs::rename(&kept, &pki).unwrap();
     server.spawn();
     server.wait_answering();
     assert_eq!(fs::read(pki.join("ca.crt")).unwrap(), own);
-    // Another one, as an operator asks for it.
+    // Another one, as requested by an operator.
     server.kill();
     fs::remove_dir_all(&pki).unwrap();
     fs::create_dir(&pki).unwrap();

@@ -1,4 +1,4 @@
-//! Damage to files and mounts of the node: records, volumes, logs, the socket of the API, images.
+//! Damage to the node's files and mounts: records, volumes, logs, the API's socket, images.
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ use crate::support::{
     registry::{Registry, run},
 };
 
-/// What becomes of a file.
+/// Ways to damage a file.
 const RUINS: [(&str, fn(&Path)); 3] = [
     ("removed", |path| fs::remove_file(path).unwrap()),
     ("truncated", |path| {
@@ -73,7 +73,7 @@ fn records(world: &World) -> Vec<Row> {
     rows
 }
 
-/// What the server and its administrator know each other by.
+/// The credentials of the server and its administrator.
 fn certificates(world: &World) -> Vec<Row> {
     let mut rows = Vec::new();
     for name in ["pki/ca.crt", "pki/ca.key", "pki/server.crt", "pki/admin.key", "admin.kubeconfig"] {
@@ -91,7 +91,7 @@ fn certificates(world: &World) -> Vec<Row> {
     rows
 }
 
-/// Files that containers see.
+/// Files visible to containers.
 fn volumes(world: &World) -> Vec<Row> {
     let conf = world.find(|path| path.ends_with("volumes/conf"));
     let sealed = world.find(|path| path.ends_with("sealed/word")).parent().unwrap().to_owned();
@@ -112,14 +112,14 @@ fn volumes(world: &World) -> Vec<Row> {
     rows.collect()
 }
 
-/// What the container sees by its keys.
+/// What the container sees under its keys.
 fn shown(world: &World) -> Result<(), String> {
     contains(&world.in_pod("/conf/one")?, "first")?;
     contains(&world.in_pod("/conf/two")?, "second")?;
     contains(&world.in_pod("/sealed/word")?, "hidden")
 }
 
-/// Mounts come back as they were: containers that run, and those that start later, share them again.
+/// Mounts are restored: running containers and later ones share them again.
 fn mounts(world: &World) -> Vec<Row> {
     let tmpfs = world.node.dir.path().join("volumes");
     let of_pod = |path: &Path| path.to_string_lossy().contains(&world.uid);
@@ -157,10 +157,10 @@ fn mounts(world: &World) -> Vec<Row> {
         "mount of the node's namespace",
         |world| {
             let netns = world.node.netns();
-            // It must not end with its last name.
+            // It must not disappear with its last name.
             let held = fs::File::open(&netns).unwrap();
             unmount(&netns);
-            // As long as the damage can be seen; the Pods hold it anyway.
+            // As long as the damage is visible; the Pods keep it anyway.
             drop(held);
         },
         |world| is_mounted(&world.node.netns()),
@@ -168,7 +168,7 @@ fn mounts(world: &World) -> Vec<Row> {
     rows
 }
 
-/// The only link in a folder of the Pod's.
+/// The only link in one of the Pod's folders.
 fn taken(world: &World, kind: &str) -> PathBuf {
     let folder = world.find(|path| path.ends_with(kind) && path.to_string_lossy().contains(&world.uid));
     fs::read_dir(folder).unwrap().next().expect("the Pod has a claim").unwrap().path()
@@ -204,15 +204,15 @@ fn files_and_mounts_are_mended() {
     let world = World::new();
     let rows = [records, certificates, volumes, mounts, others].iter().flat_map(|rows| rows(&world)).collect();
     world.heals(rows);
-    // A Secret that changes now reaches the container that has run all the while.
+    // A Secret that changes now reaches the long-running container.
     world.node.apply("{apiVersion: v1, kind: Secret, metadata: {name: sealed}, stringData: {word: changed}}");
     eventually("the Secret changes", TIMEOUT * 4, || contains(&world.in_pod("/sealed/word")?, "changed"));
     contains(&world.node.run(&["logs", "web"]).all(), "UTC").unwrap();
     world.end(&["NodeRestored"]);
 }
 
-/// An image that lost a layer or a document is none: whoever asks for it next has it pulled again, in time. Containers that stand on
-/// it keep what they have open, which is told; nobody restarts them.
+/// An image missing a layer or a document is pulled again by the next Pod. Its containers keep their open files, which is reported;
+/// they are not restarted.
 #[test]
 fn an_image_that_lost_its_layers_is_pulled_again() {
     let registry = Registry::start();
@@ -236,7 +236,7 @@ fn an_image_that_lost_its_layers_is_pulled_again() {
     let manifest = registry.manifest_digest("app", "1");
     let blob = world.find(|path| path.to_string_lossy().ends_with(manifest.trim_start_matches("sha256:")));
 
-    // While containers stand on it.
+    // While containers use it.
     let of_first = || world.node.field(&["pod", "first"], ".status.containerStatuses[0]['containerID','restartCount']");
     let (container, begun) = (of_first(), Instant::now());
     let lost = layer();

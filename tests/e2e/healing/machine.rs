@@ -1,5 +1,5 @@
-//! Damage to cgroups: limits and device programs come back, what is frozen thaws, an empty one that is removed is made again, and one
-//! that is killed is started anew.
+//! Damage to cgroups: limits and device filters are restored, frozen ones thawed, removed empty ones recreated, and killed
+//! containers restarted.
 
 use std::{
     fs,
@@ -20,7 +20,7 @@ fn cgroup_of(pid: u64) -> PathBuf {
     Path::new(root).join(path)
 }
 
-/// A file of a cgroup gets another text, and its own back. What this machine does not have is left out, and said.
+/// A cgroup file is changed, and must be restored. Skipped, with a message, if this machine lacks it.
 fn limit(what: &'static str, cgroup: &Path, name: &str, other: &'static str) -> Option<Row> {
     let file = cgroup.join(name);
     let Ok(own) = fs::read_to_string(&file) else {
@@ -35,7 +35,7 @@ fn limit(what: &'static str, cgroup: &Path, name: &str, other: &'static str) -> 
     Some(Row::new(what, move |_| fs::write(&damaged, other).unwrap(), sound))
 }
 
-/// A controller is taken from a cgroup's children; those of the limits lose their files.
+/// A controller is disabled for a cgroup's children; those of the limits lose their files.
 fn controller(what: &'static str, cgroup: &Path, name: &'static str) -> Option<Row> {
     let gives = cgroup.join("cgroup.subtree_control");
     if !fs::read_to_string(&gives).unwrap().contains(name) {
@@ -47,7 +47,7 @@ fn controller(what: &'static str, cgroup: &Path, name: &'static str) -> Option<R
     Some(Row::new(what, take, move |_| contains(&fs::read_to_string(&gives).unwrap(), name)))
 }
 
-/// The program that decides about a cgroup's devices is taken away.
+/// A cgroup's device filter is detached.
 fn program(what: &'static str, cgroup: &Path) -> Option<Row> {
     if devices::programs(cgroup).is_empty() {
         println!("{what}: left out, for this machine refuses such programs");
@@ -92,7 +92,7 @@ fn cgroups_are_mended() {
         program("device program of pause", &pod.join("pause")),
     ];
     world.heals(rows.into_iter().flatten().collect());
-    // The limits of what lost its files are as they were, once the files are there again.
+    // Lost limits are restored once their files exist again.
     let memory = |cgroup: &Path| fs::read_to_string(cgroup.join("memory.max"));
     if let Ok(own) = memory(&limited) {
         let whole = {
@@ -106,7 +106,7 @@ fn cgroups_are_mended() {
         eventually("the container has its limit", TIMEOUT, whole);
     }
 
-    // Nothing is in the cgroup of a QoS class that no Pod has: its next Pod makes it again.
+    // The cgroup of an unused QoS class is empty: its next Pod recreates it.
     world.node.ok(&["delete", "pod", "some", "--now"]);
     eventually("the class is empty", TIMEOUT, || fs::remove_dir(class).map_err(|e| e.to_string()));
     let begun = Instant::now();
@@ -118,7 +118,7 @@ fn cgroups_are_mended() {
     timely("cgroup of a QoS class, removed", begun.elapsed());
     world.node.ok(&["delete", "pod", "some", "--now"]);
 
-    // A container whose cgroup is killed is the one thing that is started anew, and it alone.
+    // Only a container whose cgroup is killed is restarted.
     let first = world.pid;
     let lives = || fs::read_to_string(format!("/proc/{first}/cgroup")).is_ok_and(|text| text.contains("podwright"));
     assert!(lives());
@@ -135,7 +135,7 @@ fn cgroups_are_mended() {
     assert_eq!(sandbox(now.split(", ").next().unwrap()), sandbox(world.containers.split(", ").next().unwrap()));
     contains(&now, world.containers.split(", ").nth(1).unwrap()).unwrap();
 
-    // The next agent takes up the programs that there are: it attaches no others beside them.
+    // The next agent adopts the existing programs: it attaches no others beside them.
     let (container, pause) = (cgroup_of(world.pid_of("web")), pod.join("pause"));
     let of_pause = devices::programs(&pause);
     world.node.kill();
@@ -144,7 +144,7 @@ fn cgroups_are_mended() {
     let own = devices::programs(&container);
     if !own.is_empty() {
         devices::detach(&container);
-        // The same one where it has looked before; otherwise that is gone, and it loads another.
+        // The same one if it has seen it before; otherwise that is gone, and it loads another.
         eventually("the next agent mends it", TIMEOUT, || match devices::programs(&container) {
             found if found.len() == own.len() => Ok(()),
             found => Err(format!("{found:?} instead of {own:?}")),

@@ -1,5 +1,5 @@
-//! Damage to certificates: of a node that has joined by TLS, which writes its own again and comes back with them, and of a server,
-//! which writes its CA's again and makes the others anew.
+//! Damage to certificates: a node joined by TLS rewrites its own and reconnects with them; a server rewrites its CA's and recreates
+//! the others.
 
 use std::{
     fs,
@@ -21,7 +21,7 @@ stringData:
   usage-bootstrap-authentication: 'true'
 ";
 
-/// What becomes of a file; or, of a folder, of all in it.
+/// Ways to damage a file; or everything in a folder.
 const RUINS: [(&str, fn(&Path)); 3] = [
     ("removed", |path| match path.is_dir() {
         true => fs::remove_dir_all(path).unwrap(),
@@ -38,7 +38,7 @@ fn of_all(path: &Path, ruin: &dyn Fn(&Path)) {
     }
 }
 
-/// A server, and a node that has joined it by TLS and has Pods that come and go.
+/// A server, and a node joined by TLS with changing Pods.
 struct Cluster {
     server: TestNode,
     agent: TestNode,
@@ -83,7 +83,7 @@ fn a_members_certificate_is_mended() {
     }
     assert_eq!(agent.pid(), pid);
     println!("{}", load.end());
-    // With nothing but them it comes back.
+    // It restarts with nothing but them.
     agent.kill();
     server.ok(&["-n", "kube-system", "delete", "secret", "bootstrap-token-abcdef"]);
     agent.without_token();
@@ -96,7 +96,7 @@ fn a_members_certificate_is_mended() {
     is_ready(&server, &agent);
 }
 
-/// Whether openssl finds that a certificate is of its key and signed by the CA that there was.
+/// openssl's check that a certificate matches its key and is signed by the original CA.
 fn is_of(folder: &Path, name: &str, authority: &Path) -> Result<(), String> {
     let script = format!(
         "cd '{}' && openssl verify -CAfile '{}' {name}.crt && test \"$(openssl x509 -in {name}.crt -noout -pubkey)\" = \
@@ -128,7 +128,7 @@ fn a_servers_certificates_are_mended() {
             timely(&what, mended(server.pid(), &what, || ruin(&path), sound));
         }
     }
-    // Whoever comes by TLS is served with what there is now, and nobody had to come anew.
+    // TLS clients are served with the current certificates, without reconfiguration.
     let text = fs::read_to_string(&kubeconfig).unwrap();
     let url = text.lines().find_map(|line| line.trim().strip_prefix("server: ")).unwrap();
     let script = format!(

@@ -1,12 +1,12 @@
-//! A node that heals itself: one thing after the other is damaged under load, and is as it was within seconds. No agent is restarted
-//! for it, and no container that need not be. Each table is one node's; the time of every repair is printed.
+//! A self-healing node: things are damaged one by one under load, and restored within seconds. No agent is restarted for it, and no
+//! container unnecessarily. Each table uses one node; the time of every repair is printed.
 //!
-//! Tables, maps, elements, rules, routes, neighbours, veths and other links, sysctls and sockets are in `network`; records, volumes'
-//! files and links, mounts, logs, images' layers and the server's certificates in `files`; a member's certificates in `member`; cgroups
-//! with their limits in `machine`; the store's files and a lost CA in `disk`; what happens meanwhile to a node that sleeps in `asleep`.
+//! Tables, maps, elements, rules, routes, neighbours, veths and other links, sysctls and sockets are in `network`; records,
+//! volumes' files and links, mounts, logs, images' layers and the server's certificates in `files`; a member's certificates in
+//! `member`; cgroups with their limits in `machine`; the store's files and a lost CA in `disk`; damage while the agent is stopped
+//! in `asleep`.
 //!
-//! The process that heals is stopped while the damage is done, and what shows that all is well has to show it then: no row passes
-//! whose damage is none.
+//! The repairing process is stopped while the damage is done, and the check must detect it then: a row without real damage fails.
 
 mod asleep;
 mod disk;
@@ -40,7 +40,7 @@ use crate::support::{
 };
 
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// What each repair may take at most.
+/// Time limit of each repair.
 const LIMIT: Duration = Duration::from_secs(5);
 
 const MANIFEST: &str = r#"
@@ -102,7 +102,7 @@ metadata: {name: passing}
 spec: {selector: {app: passing}, ports: [{port: 80}]}
 "#;
 
-/// What is damaged, how, and how it is seen that it is as it was: without asking the node, which is stopped when it is seen first.
+/// What is damaged, how, and a check of its state: without asking the node, which is stopped at first.
 struct Row {
     what: String,
     damage: Box<dyn Fn(&World)>,
@@ -119,12 +119,12 @@ impl Row {
     }
 }
 
-/// Has a process do nothing meanwhile.
+/// Stops a process meanwhile.
 fn stopped(pid: u32, meanwhile: impl FnOnce()) {
     use nix::sys::signal::{Signal, kill};
     let process = nix::unistd::Pid::from_raw(pid as i32);
     kill(process, Signal::SIGSTOP).unwrap();
-    // Each thread stops where it comes back from the kernel.
+    // Each thread stops when it returns from the kernel.
     eventually("all its threads are stopped", TIMEOUT, || {
         let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
         let states = threads.map(|thread| fs::read_to_string(thread.path().join("stat")).unwrap_or_default());
@@ -137,7 +137,7 @@ fn stopped(pid: u32, meanwhile: impl FnOnce()) {
     done.unwrap_or_else(|why| std::panic::resume_unwind(why));
 }
 
-/// Damages something that a process is to mend, and waits for that; how long it took since the damage.
+/// Damages something that a process should repair, and waits for that; returns the time since the damage.
 fn mended(pid: u32, what: &str, damage: impl FnOnce(), sound: impl Fn() -> Result<(), String>) -> Duration {
     sound().unwrap_or_else(|why| panic!("{what}: not sound at first: {why}"));
     let mut begun = Instant::now();
@@ -150,13 +150,13 @@ fn mended(pid: u32, what: &str, damage: impl FnOnce(), sound: impl Fn() -> Resul
     begun.elapsed()
 }
 
-/// Says how long a repair took, and refuses one that took too long.
+/// Prints how long a repair took, and fails if too long.
 fn timely(what: &str, took: Duration) {
     println!("{what:<52} {:>5} ms", took.as_millis());
     assert!(took < LIMIT * told_slowness(), "{what}: {took:?}");
 }
 
-/// A node under load: a Pod behind a Service that is asked all the while, and others that come and go behind another one.
+/// A node under load: a Pod behind a Service with continuous requests, and short-lived ones behind another.
 struct World {
     load: Option<Load>,
     _server: Server,
@@ -182,7 +182,7 @@ impl World {
         node.apply(MANIFEST);
         node.wait("condition=Ready", &["pods", "--all"], TIMEOUT);
         println!("its Pods are after {:.1} s", begun.elapsed().as_secs_f64());
-        // Not by commands: in a guest each takes seconds.
+        // Without commands: in a guest each takes seconds.
         let field = |resource: &str, namespace: &str, name: &str, path: &str| {
             let named = json!({"resource": resource, "namespace": namespace, "name": name});
             let found = call(&node.socket(), "get", named).unwrap_or_else(|why| panic!("{resource} {name}: {why:?}"));
@@ -209,9 +209,9 @@ impl World {
         if said.starts_with("web") { Ok(()) } else { Err(said) }
     }
 
-    /// The containers of the Pods that stay, with how often they were restarted.
+    /// The containers of the permanent Pods, with restart counts.
     fn running(&self) -> String {
-        // Not by a command: in a guest each takes seconds.
+        // Without a command: in a guest each takes seconds.
         let of = |name: &str| {
             let named = json!({"resource": "pods", "namespace": "default", "name": name});
             let pod = call(&self.node.socket(), "get", named).unwrap_or_else(|why| panic!("Pod {name}: {why:?}"));
@@ -227,10 +227,10 @@ impl World {
         ["web", "client"].map(of).join(", ")
     }
 
-    /// Runs a command inside a network namespace; what it prints, or why it failed.
+    /// Runs a command inside a network namespace; returns its output or error.
     fn inside(&self, netns: &Path, command: &str) -> Result<String, String> {
         let (program, words) = command.split_once(' ').unwrap();
-        // What nft is told is one word.
+        // nft's script is one argument.
         let words: Vec<&str> = if program == "nft" { vec![words] } else { words.split(' ').collect() };
         let output = within(netns, || Command::new(program).args(words).output().unwrap());
         match output.status.success() {
@@ -256,7 +256,7 @@ impl World {
         panic!("no such file");
     }
 
-    /// A file as the container of the Pod `web` has it.
+    /// A file as seen by the container of the Pod `web`.
     fn in_pod(&self, path: &str) -> Result<String, String> {
         let path = format!("/proc/{}/root{path}", self.pid);
         fs::read_to_string(&path).map_err(|e| format!("{path}: {e}"))
@@ -267,13 +267,13 @@ impl World {
         pid_of(&self.node, pod)
     }
 
-    /// The Service answers, and so do the cluster's names.
+    /// The Service responds, and so does the cluster's DNS.
     fn works(&self) -> Result<(), String> {
         self.answers()?;
         self.resolves()
     }
 
-    /// Damages one thing after the other, waits for each repair and for the Service, and sees that every container is the same.
+    /// Damages one thing after the other, waits for each repair and for the Service, and checks that every container is the same.
     fn heals(&self, rows: Vec<Row>) {
         let (pid, mut slow) = (self.node.pid(), Vec::new());
         println!("{:<52} {:>8} {:>8}", "damaged", "repaired", "works");
@@ -292,7 +292,7 @@ impl World {
         assert_eq!(self.node.pid(), pid, "the agent is the same");
     }
 
-    /// Ends the load, which must have gone on all the while, and the node.
+    /// Ends the load, which must have continued throughout, and the node.
     fn end(mut self, events: &[&str]) {
         let untouched = Machine::untouched(self.node.dir.path());
         let load = self.load.take().expect("it ends once");
@@ -307,7 +307,7 @@ impl World {
 fn pid_of(node: &TestNode, pod: &str) -> u64 {
     let found = node.ok(&["inspect", "pod", pod, "-o", "json"]);
     let found: Value = serde_json::from_str(&found).unwrap();
-    // Of the containers that have ended it tells as well.
+    // It also lists exited containers.
     let mut pids = found["containers"].as_array().unwrap().iter().filter_map(|c| c["pid"].as_u64());
     pids.find(|pid| *pid > 0).unwrap()
 }
@@ -336,7 +336,7 @@ impl Load {
         load
     }
 
-    /// Pods alone, on any node of this server's.
+    /// Only Pods, on any node of this server.
     fn of_pods(server: &TestNode) -> Load {
         let counter = || Arc::new(AtomicU64::new(0));
         let (stop, answered, failed, pods) = (Arc::new(AtomicBool::new(false)), counter(), counter(), counter());
@@ -355,7 +355,7 @@ impl Load {
         Load { stop, answered, failed, pods, threads: vec![std::thread::spawn(churns)] }
     }
 
-    /// Ends once there has been enough of it, however slow the machine is.
+    /// Ends after a minimum amount of load, however slow the machine.
     fn end(mut self) -> String {
         let asks = self.threads.len() > 1;
         let so_far = |load: &Load| [&load.answered, &load.failed, &load.pods].map(|n| n.load(Ordering::Relaxed));
@@ -376,8 +376,8 @@ impl Drop for Load {
     }
 }
 
-/// One Pod that comes, runs a while and goes. The next one comes when it has gone: a machine that is slower than this load would have
-/// ever more of them to begin and to end, and be measured at that alone.
+/// One Pod that starts, runs a while and ends. The next one starts when it is gone: on a slow machine they would accumulate
+/// otherwise.
 fn churn(socket: &Path, n: u64, stop: &AtomicBool) {
     let name = format!("passing-{n}");
     let body = json!({"apiVersion": "v1", "kind": "Pod",
@@ -385,7 +385,7 @@ fn churn(socket: &Path, n: u64, stop: &AtomicBool) {
         "spec": {"terminationGracePeriodSeconds": 0, "containers": [
             {"name": "c", "image": "localhost/busybox:1", "command": ["sleep", "1000"]}]}});
     let named = json!({"resource": "pods", "namespace": "default", "name": name});
-    // `None`: while the socket is damaged nobody is answered.
+    // `None`: while the socket is damaged there is no response.
     let asked = |method: &str, params: Value| match call(socket, method, params) {
         Ok(object) => Some(Ok(object)),
         Err(CallError::Lost(_)) => None,

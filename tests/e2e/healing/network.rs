@@ -1,4 +1,4 @@
-//! Damage to what the kernel holds of the node's network: tables, routes, links, addresses, neighbours, settings, sockets.
+//! Damage to the kernel's state of the node's network: tables, routes, links, addresses, neighbours, settings, sockets.
 
 use std::{
     net::UdpSocket,
@@ -8,7 +8,7 @@ use std::{
 use super::{Row, TIMEOUT, World, timely};
 use crate::support::{contains, eventually, netns::within};
 
-/// Whose network namespace a command runs in; or the Pod's for communication.
+/// The network namespace for a command; or the Pod's IPC namespace.
 #[derive(Clone, Copy)]
 enum Of {
     Node,
@@ -17,7 +17,7 @@ enum Of {
 }
 use Of::{Node, Pod, PodIpc};
 
-/// What a command's output must be like again.
+/// The expected output after the repair.
 #[derive(Clone, Copy)]
 enum Shows {
     Has(&'static str),
@@ -119,7 +119,7 @@ impl World {
             .fold(text.to_owned(), |text, (name, value)| text.replace(name, value))
     }
 
-    /// Runs a command of the table: `SYSCTL NAME [VALUE]` reads or writes a file that the namespace of whoever opens it shows.
+    /// Runs a command of the table: `SYSCTL NAME [VALUE]` reads or writes a file that depends on the opener's namespace.
     fn at(&self, of: Of, command: &str) -> Result<String, String> {
         let netns = match of {
             Node => self.node.netns(),
@@ -180,7 +180,7 @@ fn the_network_is_mended() {
     });
     let rows = rows.collect();
     world.heals(rows);
-    // A UDP socket that somebody ends stays as it is, and what is received from it next is an error: there is nothing to be seen of it.
+    // A UDP socket that was shut down stays, and its next receive fails: this cannot be observed.
     let begun = Instant::now();
     world.at(Node, "ss -K -uan sport = :53").unwrap();
     eventually("names are resolved", TIMEOUT, || world.resolves());

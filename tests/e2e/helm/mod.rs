@@ -10,7 +10,7 @@ use crate::kubectl::{
 };
 use crate::support::left_out;
 
-/// The helm that is here. `None` where there is none; that is said.
+/// The installed helm. `None`, with a message, if there is none.
 fn helm() -> Option<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default();
     let on_path = std::env::split_paths(&path).map(|dir| dir.join("helm"));
@@ -24,7 +24,7 @@ fn helm() -> Option<PathBuf> {
     found
 }
 
-/// A node, and a shell that knows helm, kubectl, and the chart as `shop`.
+/// A node, and a shell with helm, kubectl, and the chart as `shop`.
 fn cluster() -> Option<Cluster> {
     let (helm, cluster) = (helm()?, Cluster::start()?);
     cluster.offer(&helm);
@@ -68,7 +68,7 @@ fn a_chart_is_installed_tested_upgraded_and_rolled_back() {
         ("kubectl wait --for=condition=Complete job/shop-after --timeout=30s", Has(&["condition met"])),
         ("kubectl logs job/shop-after", Is("revision 2")),
         ("helm test shop --logs --timeout 60s", Has(&["Phase:          Succeeded", "second"])),
-        // What the server, a chart's schema, or a hook refuses leaves the release as it was.
+        // A rejection by the server, the chart's schema, or a hook leaves the release unchanged.
         ("helm upgrade shop shop --set port=0", Fails(1, "spec.ports[0].port: Invalid value: 0: must be between 1 and 65535")),
         ("helm upgrade shop shop --set gadget.size=10", Fails(1, "spec.size in body should be less than or equal to 9")),
         ("helm upgrade shop shop --set replicas=-1", Fails(1, "minimum: got -1, want 0")),
@@ -81,7 +81,7 @@ fn a_chart_is_installed_tested_upgraded_and_rolled_back() {
         ("kubectl get deployment shop -o jsonpath={.status.replicas}", Is("1")),
         ("kubectl get configmap shop -o jsonpath={.data.index\\\\.html}", Is("first")),
         ("helm history shop", Has(&["superseded", "Rollback to 1"])),
-        // Somebody else's change is taken back by the next upgrade.
+        // External changes are reverted by the next upgrade.
         ("kubectl scale deployment shop --replicas=3", Has(&["scaled"])),
         ("helm upgrade shop shop --reset-values --force-conflicts --wait --timeout 60s", Has(&["has been upgraded"])),
         ("kubectl get deployment shop -o jsonpath={.spec.replicas}", Is("1")),
@@ -118,7 +118,7 @@ fn releases_are_of_their_namespaces_and_a_failed_hook_fails_them() {
             "helm package shop && helm install two shop-0.1.0.tgz -n second --wait --timeout 60s",
             Has(&["STATUS: deployed"]),
         ),
-        // In ConfigMaps too.
+        // With ConfigMaps as storage, too.
         ("HELM_DRIVER=configmap helm install three shop --wait --timeout 60s", Has(&["STATUS: deployed"])),
         ("kubectl get configmaps -l owner=helm -o name", Is("configmap/sh.helm.release.v1.three.v1")),
         ("HELM_DRIVER=configmap helm uninstall three --wait --timeout 60s", Has(&["uninstalled"])),

@@ -1,4 +1,4 @@
-//! Who may do what: `auth can-i`, `whoami` and `reconcile`, tokens and certificates that are then used.
+//! Authorization: `auth can-i`, `whoami` and `reconcile`, tokens and certificates that are then used.
 
 use super::{Cluster, Fails, Has, Is};
 
@@ -15,7 +15,7 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: reader}
 subjects: [{kind: User, name: jane, apiGroup: rbac.authorization.k8s.io}]
 ";
 
-/// A certificate for a person, asked for by a request of her own.
+/// A certificate for a person, through a CertificateSigningRequest.
 const REQUEST: &str = "
 openssl req -new -newkey rsa:2048 -nodes -keyout $1.key -out $1.csr -subj /O=devs/CN=$1 2>/dev/null
 kubectl create -f - <<Y
@@ -31,7 +31,7 @@ fn rights_are_told_and_credentials_work() {
     let Some(cluster) = Cluster::without_node() else { return };
     cluster.file("roles.yaml", ROLES);
     cluster.file("request", REQUEST);
-    // The same server, as somebody who shows nothing yet.
+    // The same server, without credentials.
     cluster.file(
         "as",
         "exec kubectl --kubeconfig=/dev/null --insecure-skip-tls-verify \
@@ -62,7 +62,7 @@ fn rights_are_told_and_credentials_work() {
         (&can("list pods"), Is("yes")),
         ("kubectl auth reconcile -f roles.yaml --remove-extra-permissions", Has(&["extra rules removed"])),
         (&can("list pods"), Fails(1, "no")),
-        // A token is a bearer of its account's rights.
+        // A token carries its account's permissions.
         ("kubectl create token robot > token && sh as --token=$(cat token) auth whoami", Has(&["Username", "system:serviceaccount:default:robot"])),
         ("sh as --token=$(cat token) get cm", Fails(1, "User \"system:serviceaccount:default:robot\" cannot list resource \"configmaps\"")),
         ("sh as --token=$(cat token) get secret nothing", Fails(1, "secrets \"nothing\" not found")),

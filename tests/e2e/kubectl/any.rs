@@ -1,4 +1,4 @@
-//! What every kubectl does, also the old one of a distribution.
+//! What every kubectl can do, including a distribution's old one.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -43,7 +43,7 @@ spec:
         env: [{name: A, value: '1'}]
 ";
 
-/// A node and the first kubectl that is here, whatever its age. `None` where there is none; that is said.
+/// A node and the first installed kubectl, of any age. `None`, with a message, if there is none.
 fn start() -> Option<Cluster> {
     let Some(kubectl) = kubectls().into_iter().next() else {
         left_out("there is no kubectl here; `./dev test` gets one");
@@ -119,7 +119,7 @@ fn objects_are_made_shown_changed_and_deleted() {
         Answer::of(child.wait_with_output().unwrap())
     };
     assert_eq!(refused.code, 1, "{}", refused.all());
-    // An old one looks at the fields itself, and has its own words for them.
+    // An old one validates fields itself, with its own messages.
     let field = if minor(&cluster.kubectl) >= Some(25) { "spec.replica" } else { "replica" };
     contains(&refused.err, &format!("unknown field \"{field}\"")).unwrap();
 
@@ -175,7 +175,7 @@ fn objects_are_made_shown_changed_and_deleted() {
 
     // Delete.
     cluster.ok(&["delete", "deployment", "app", "--cascade=foreground"]);
-    // Old ones know no other word for Pods that are gone already.
+    // Old ones have no other condition for Pods that are already gone.
     let waited = cluster.run(&["wait", "--for=delete", "pods", "-l", "app=app", "--timeout=30s"]);
     assert!(waited.code == 0 || waited.err.contains("no matching resources found"), "{}", waited.all());
     cluster.ok(&["delete", "configmap,secret", "--all"]);
@@ -183,7 +183,7 @@ fn objects_are_made_shown_changed_and_deleted() {
     let gone = cluster.run(&["get", "namespace", "lab"]);
     assert_eq!((gone.code, gone.err.as_str()), (1, "Error from server (NotFound): namespaces \"lab\" not found\n"));
 
-    // What the cluster was taught.
+    // Custom resources.
     cluster.ok_with(&["apply", "-f", "-"], DEFINITION);
     cluster.ok(&["wait", "--for=condition=Established", "crd/crontabs.stable.example.com", "--timeout=20s"]);
     assert_eq!(cluster.ok_with(&["apply", "-f", "-"], OBJECT), "crontab.stable.example.com/nightly created\n");

@@ -1,4 +1,4 @@
-//! `kubectl apply` in all its forms: who has which field, and what becomes of those that a manifest no longer names.
+//! `kubectl apply` in all its forms: field ownership, and fields removed from a manifest.
 
 use super::{Cluster, Fails, Has, Is, Lacks};
 
@@ -41,7 +41,7 @@ fn a_three_way_merge_removes_its_own_and_keeps_what_others_wrote() {
             fields,
             Is("{\"foreign\":\"y\",\"own\":\"1\"} [{\"name\":\"A\",\"value\":\"1\"},{\"name\":\"FOREIGN\",\"value\":\"x\"}] 1"),
         ),
-        // What the manifest names is put back; nothing else is.
+        // Fields in the manifest are restored; nothing else is.
         ("kubectl scale deploy app --replicas=3 && kubectl label deploy app own=2 --overwrite", Has(&["scaled", "labeled"])),
         ("kubectl apply -f less.yaml", Is("deployment.apps/app configured")),
         ("kubectl get deploy app -o jsonpath='{.spec.replicas} {.metadata.labels.own}'", Is("1 1")),
@@ -81,17 +81,17 @@ fn server_side_apply_tells_of_conflicts_and_takes_over_when_forced() {
             managers,
             Is("kubectl Apply {\"f:data\":{\"f:b\":{}}}\nother Apply {\"f:data\":{\"f:a\":{},\"f:c\":{}}}"),
         ),
-        // What its only manager no longer names goes; what another manages too stays.
+        // A field dropped by its only manager is removed; one with another manager stays.
         ("kubectl apply --server-side --field-manager=other --force-conflicts -f mine.yaml", Has(&["serverside-applied"])),
         ("kubectl get cm words -o jsonpath='{.data}'", Is("{\"a\":\"1\",\"b\":\"1\"}")),
         ("kubectl apply --server-side --field-manager=other -f less.yaml", Has(&["serverside-applied"])),
         ("kubectl get cm words -o jsonpath='{.data}'", Is("{\"a\":\"1\",\"b\":\"1\"}")),
         ("kubectl apply --server-side -f less.yaml", Has(&["serverside-applied"])),
         ("kubectl get cm words -o jsonpath='{.data}'", Is("{\"a\":\"1\"}")),
-        // Whoever writes without applying is a manager too.
+        // Writes other than apply have managers, too.
         ("kubectl patch cm words --type=merge -p '{\"data\":{\"a\":\"7\"}}'", Has(&["patched"])),
         ("kubectl apply --server-side -f less.yaml", Fails(1, "conflict with \"kubectl-patch\" using v1: .data.a")),
-        // A manager of before, on the client's side, hands its fields over: those it no longer names go.
+        // A previous client-side manager hands its fields over: those no longer applied are removed.
         ("kubectl delete cm words", Has(&["deleted"])),
         ("kubectl apply -f mine.yaml", Is("configmap/words created")),
         (managers, Has(&["kubectl-client-side-apply Update"])),
@@ -120,7 +120,7 @@ fn what_a_folder_no_longer_holds_is_pruned() {
             Has(&["configmap/a unchanged", "configmap/b pruned"]),
         ),
         ("kubectl get cm -l set=x -o name", Is("configmap/a\nconfigmap/bystander")),
-        // By a set that remembers its members.
+        // With an ApplySet that remembers its members.
         (
             "KUBECTL_APPLYSET=true kubectl -n default apply -f both --prune --applyset=members",
             Has(&["configmap/b created"]),

@@ -1,4 +1,4 @@
-//! Changes of what is there: patch, replace, edit, label, annotate, scale, set, rollout, autoscale, expose.
+//! Changes of existing objects: patch, replace, edit, label, annotate, scale, set, rollout, autoscale, expose.
 
 use super::{Cluster, Fails, Has, Is};
 
@@ -20,7 +20,7 @@ spec:
         env: [{name: A, value: '1'}]
 ";
 
-/// An editor that spoils what it is given the first time, and mends it the second time it is asked.
+/// An editor that breaks the file the first time, and fixes it the second time.
 const EDITOR: &str = "#!/bin/sh
 n=$(cat turns 2>/dev/null || echo 0); n=$((n+1)); echo $n > turns; cp $1 turn.$n
 case $n in
@@ -89,7 +89,7 @@ fn objects_are_patched_replaced_and_edited() {
         ("KUBE_EDITOR=\"sed -i 's/collisionCount: 3/collisionCount: 4/'\" kubectl edit deploy app --subresource=status", Is("deployment.apps/app edited")),
         ("kubectl patch deploy app -p '{\"spec\":{\"replicas\":1}}'", Has(&["patched"])),
         ("KUBE_EDITOR=$PWD/editor kubectl edit deploy app", Has(&["deployment.apps/app edited"])),
-        // What was refused is opened again, with the reason at its head.
+        // A rejected edit is reopened, with the reason at the top.
         ("cat turns turn.2", Has(&["2\n", "# deployments.apps \"app\" was not valid:\n# * spec.replicas: Invalid value: -5"])),
         ("kubectl get deploy app -o jsonpath='{.spec.replicas}'", Is("2")),
     ]);
@@ -172,7 +172,7 @@ fn rollouts_are_followed_held_back_and_undone() {
         ("kubectl rollout restart deploy/app", Is("deployment.apps/app restarted")),
         ("kubectl rollout status deploy/app --timeout=60s", Has(&["successfully rolled out"])),
         ("kubectl get deploy app -o yaml", Has(&["kubectl.kubernetes.io/restartedAt"])),
-        // An image that is not there holds the rollout up; the old Pod stays.
+        // A missing image stalls the rollout; the old Pod stays.
         ("kubectl set image deploy/app c=localhost/nothing:1", Has(&["image updated"])),
         ("kubectl rollout status deploy/app --timeout=1s", Fails(1, "error: timed out waiting for the condition")),
         ("kubectl get deploy app --no-headers", Has(&["1/1"])),

@@ -1,4 +1,4 @@
-//! `kubectl create`: every generator, and what it made.
+//! `kubectl create`: every generator, and its result.
 
 use super::{Cluster, Fails, Has, Is};
 
@@ -97,14 +97,14 @@ fn every_generator_makes_what_it_says() {
             Is("priorityclass.scheduling.k8s.io/high created"),
         ),
         ("kubectl get pc high -o jsonpath='{.value} {.preemptionPolicy}'", Is("1000 Never")),
-        // A token has three parts; the middle one says for whom and for how long.
+        // A token has three parts; the middle one contains subject and lifetime.
         (
             "kubectl create token robot --duration=20m --audience=vault | cut -d. -f2 | tr _- /+ | base64 -d 2>/dev/null; true",
             Has(&["\"aud\":[\"vault\"]", "\"sub\":\"system:serviceaccount:default:robot\""]),
         ),
         ("kubectl create token nobody", Fails(1, "serviceaccounts \"nobody\" not found")),
         ("kubectl create token robot --bound-object-kind=Secret --bound-object-name=hidden", Has(&["ey"])),
-        // Manifests, and what is only shown.
+        // Manifests, and dry runs.
         ("kubectl create cm shown --from-literal=a=1 --dry-run=client -o yaml", Has(&["kind: ConfigMap", "a: \"1\""])),
         ("kubectl create cm shown --from-literal=a=1 --dry-run=server", Is("configmap/shown created (server dry run)")),
         ("kubectl get cm shown", Fails(1, "Error from server (NotFound): configmaps \"shown\" not found")),
@@ -117,7 +117,7 @@ fn every_generator_makes_what_it_says() {
     ]);
 }
 
-/// Each wrong in its own way, and the field that the answer names.
+/// Each with a different error, and the field named in the response.
 #[test]
 fn what_is_wrong_is_named() {
     let Some(cluster) = Cluster::without_node() else { return };

@@ -55,7 +55,7 @@ metadata: {name: nightly}
 spec: {cronSpec: '0 3 * * *', ports: [{name: a, port: 1}]}
 ";
 
-// What is applied on the server's side; kubectl takes what begins with a brace for JSON.
+// For server-side apply; kubectl parses what begins with a brace as JSON.
 const PORTS: &str = "
 apiVersion: stable.example.com/v1
 kind: CronTab
@@ -91,7 +91,7 @@ fn custom_resources_are_like_others_to_kubectl() {
         ("kubectl get ct --field-selector=spec.image=busybox -o name", Is("crontab.stable.example.com/nightly")),
         ("kubectl get ct --field-selector=spec.image=other -o name", Is("")),
         ("kubectl diff -f nightly.yaml", Fails(1, "+  cronSpec: 0 3 * * *")),
-        // What its schema and its rules refuse.
+        // Rejected by its schema and its rules.
         ("sed 's/cronSpec/cronSpek/' nightly.yaml | kubectl apply -f -", Fails(1, "unknown field \"spec.cronSpek\"")),
         ("sed 's/0 3 \\* \\* \\*/daily/' nightly.yaml | kubectl apply -f -", Fails(1, "spec.cronSpec in body should match")),
         ("kubectl patch ct nightly --type=merge -p '{\"spec\":{\"replicas\":9}}'", Fails(1, "at most five")),
@@ -108,11 +108,11 @@ fn custom_resources_are_like_others_to_kubectl() {
         ("kubectl wait --for=condition=Ready ct/nightly --timeout=10s", Has(&["met"])),
         ("kubectl apply --server-side --field-manager=other -f ports.yaml", Has(&["serverside-applied"])),
         ("kubectl get ct nightly -o jsonpath='{.spec.ports[*].name}'", Is("a b")),
-        // (What was applied on the client's side has become the first manager's, as kubectl does it.)
+        // (kubectl migrates client-side applied fields to the first manager.)
         ("sed \"s/{ports/{cronSpec: '1 1 1 1 1', ports/\" ports.yaml | kubectl apply --server-side --field-manager=third -f -", Fails(1, "conflict")),
         ("kubectl auth can-i create crontabs --as=eve", Fails(1, "no")),
     ]);
-    // The command of ours knows it too.
+    // Our own command supports it too.
     assert_eq!(cluster.node.ok(&["get", "ct", "-o", "name"]).trim(), "crontab.stable.example.com/nightly");
     contains(&cluster.node.ok(&["api-resources"]), "crontabs").unwrap();
     cluster.drill(&[

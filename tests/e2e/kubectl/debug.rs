@@ -22,7 +22,7 @@ fn a_running_pod_is_debugged_from_within_beside_and_below() {
     let line = |rest: &str| format!("{debug} {rest}");
     cluster.drill(&[
         ("kubectl create -f app.yaml && kubectl wait --for=condition=Ready pod/app --timeout=60s", Has(&["met"])),
-        // It sees the processes of its target, and by them its files; it has the Pod's network.
+        // It sees its target's processes, and through them its files; it has the Pod's network.
         (
             &line("app -q -c look --target=c -i -- sh -c 'read x; echo got $x; ps; cat /proc/1/root/tmp/word; hostname' <<'Y'\ntyped\nY"),
             Has(&["got typed", "the-main-process", "secret", "app"]),
@@ -30,7 +30,7 @@ fn a_running_pod_is_debugged_from_within_beside_and_below() {
         ("kubectl wait --for=jsonpath='{.status.ephemeralContainerStatuses[?(@.name==\"look\")].state.terminated.exitCode}'=0 pod/app --timeout=60s", Has(&["met"])),
         ("kubectl logs app -c look", Has(&["got typed"])),
         ("kubectl get pod app -o jsonpath='{.spec.ephemeralContainers[0].targetContainerName} {.status.containerStatuses[0].restartCount} {.status.phase}'", Is("c 0 Running")),
-        // Without a target it sees itself alone.
+        // Without a target it only sees itself.
         (&line("app -c alone -- sleep 1000"), Has(&[])),
         ("kubectl wait --for=jsonpath='{.status.ephemeralContainerStatuses[?(@.name==\"alone\")].state.running}' pod/app --timeout=60s", Has(&["met"])),
         ("kubectl exec app -c alone -- ps", Has(&["1 root     sleep 1000"])),
@@ -38,7 +38,7 @@ fn a_running_pod_is_debugged_from_within_beside_and_below() {
         ("kubectl exec app -c alone -- ip address show eth0", Has(&["10.244.0."])),
         ("kubectl describe pod app", Has(&["Ephemeral Containers:\n  look:", "  alone:", "Reason:       Completed"])),
         ("kubectl get pod app --no-headers", Has(&["1/1   Running"])),
-        // It stays as it is, and is told of what is wrong.
+        // It stays unchanged, and the error is reported.
         (&line("app -c look -- true"), Fails(1, "look")),
         (&line("app -c blind --target=nothing -- true"), Fails(1, "spec.ephemeralContainers[2].targetContainerName: Not found: \"nothing\"")),
         (
@@ -49,7 +49,7 @@ fn a_running_pod_is_debugged_from_within_beside_and_below() {
             "kubectl get --raw /api/v1/namespaces/default/pods/app/ephemeralcontainers | grep -o '\"name\":\"alone\"' | head -1",
             Is("\"name\":\"alone\""),
         ),
-        // A copy, with the same processes to be seen, and another command.
+        // A copy, with shared processes and another command.
         (&line("app --copy-to=copy --share-processes -c beside -- sleep 1000"), Has(&[])),
         ("kubectl wait --for=condition=Ready pod/copy --timeout=60s && kubectl exec copy -c beside -- ps", Has(&["the-main-process", "sleep 1000"])),
         ("kubectl get pod copy -o jsonpath='{.spec.shareProcessNamespace} {.metadata.labels}'", Is("true")),

@@ -22,7 +22,7 @@ fn dependents_go_as_the_deletion_says() {
     let made = ("kubectl apply -f app.yaml && kubectl rollout status deploy/app --timeout=60s", Has(&["successfully"]));
     cluster.drill(&[
         made,
-        // Orphans stay, without an owner; so the Deployment takes them up again when it is made again.
+        // Orphans stay, without an owner; a recreated Deployment adopts them.
         ("kubectl delete deploy app --cascade=orphan", Has(&["deployment.apps \"app\" deleted"])),
         ("kubectl get rs -l app=app -o jsonpath='{.items[*].metadata.ownerReferences}'", Is("")),
         ("kubectl get pods -l app=app --no-headers", Has(&["1/1   Running"])),
@@ -76,7 +76,7 @@ fn objects_are_deleted_and_waited_for() {
         ("kubectl wait --for=delete cm/later --timeout=1s", Fails(1, "error: timed out waiting for the condition on configmaps/later")),
         ("kubectl wait --for=delete cm/never", Is("")),
         ("kubectl wait --for=condition=Ready pod/never --timeout=1s", Fails(1, "pods \"never\" not found")),
-        // A namespace takes what is in it along.
+        // A namespace is deleted with its contents.
         ("kubectl create ns lab && kubectl -n lab create cm a --from-literal=a=b && kubectl -n lab create deploy d --image=i", Has(&["created"])),
         ("kubectl delete ns lab --timeout=60s", Has(&["namespace \"lab\" deleted"])),
         ("kubectl get cm,deploy,sa -n lab", Has(&["No resources found in lab namespace."])),

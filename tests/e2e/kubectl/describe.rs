@@ -1,11 +1,11 @@
-//! Our own `describe` beside kubectl's: the same pages, letter by letter.
+//! Our own `describe` beside kubectl's: identical pages.
 
 use std::time::Duration;
 
 use super::{Cluster, TIMEOUT};
 use crate::support::eventually;
 
-/// What the manifests leave out.
+/// What the manifests do not include.
 const MORE: &str = "
 apiVersion: v1
 kind: PersistentVolume
@@ -141,7 +141,7 @@ fn our_pages_are_kubectls() {
     let kinds =
         ["statefulset", "daemonset", "job", "cronjob", "endpointslice", "replicaset", "pdb", "pv", "pvc", "pod"];
     for kind in kinds {
-        // Controllers go on writing for a while.
+        // Controllers keep writing for a while.
         eventually(&format!("the pages of {kind} are the same"), Duration::from_secs(20), || {
             let theirs = cluster.says(&format!("kubectl describe {kind} -A --show-events=false"));
             let ours = cluster.node.ok(&["describe", kind, "-A", "--show-events=false"]);

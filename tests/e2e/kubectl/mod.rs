@@ -1,7 +1,7 @@
 //! The real kubectl drives a running server: what everyone does with a cluster, over TLS with the administrator's kubeconfig.
 //!
-//! A drill is a table: what is typed into a shell, and what must come of it. `any` holds what every kubectl can do, the other
-//! files what the newest one does that is here: `KUBECTL`, the one on PATH, or `target/tools/kubectl` (`./dev test` gets it).
+//! A drill is a table: shell commands, and their expected results. `any` contains what every kubectl can do, the other files use
+//! the newest one installed: `KUBECTL`, the one on PATH, or `target/tools/kubectl` (`./dev test` gets it).
 
 mod access;
 mod any;
@@ -32,10 +32,10 @@ use crate::support::{Answer, TestNode, contains, left_out};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The oldest kubectl that knows all that the drills use.
+/// The oldest kubectl that supports all drills.
 const SINCE: u32 = 32;
 
-/// What must come of a line.
+/// The expected result of a line.
 #[derive(Clone, Copy, Debug)]
 pub enum Expect {
     /// Success, with exactly this on standard output, white space at the ends aside.
@@ -69,7 +69,7 @@ impl Expect {
     }
 }
 
-/// A server, with a node or without, and a shell whose kubectl knows it.
+/// A server, with or without a node, and a shell whose kubectl is configured for it.
 pub struct Cluster {
     pub node: TestNode,
     kubectl: PathBuf,
@@ -77,7 +77,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// A node with the image `$IMAGE`, and the newest kubectl. `None` where none is new enough; that is said.
+    /// A node with the image `$IMAGE`, and the newest kubectl. `None`, with a message, if none is new enough.
     pub fn start() -> Option<Cluster> {
         let kubectl = newest()?;
         let node = TestNode::start(&[]);
@@ -113,7 +113,7 @@ impl Cluster {
         Cluster { node, kubectl, env }
     }
 
-    /// The folder that lines run in.
+    /// The working directory of the lines.
     fn work(&self) -> PathBuf {
         self.node.dir.path().join("work")
     }
@@ -124,7 +124,7 @@ impl Cluster {
         std::fs::write(path, text).unwrap();
     }
 
-    /// A shell that runs `line`; its input is empty unless the line says otherwise.
+    /// A shell that runs `line`; its input is empty unless the line redirects it.
     fn shell(&self, line: &str) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", line]).current_dir(self.work()).envs(self.env.iter().map(|(k, v)| (k, v)));
@@ -136,7 +136,7 @@ impl Cluster {
         Answer::of(self.shell(line).output().unwrap())
     }
 
-    /// Lines find this program by its name from now on.
+    /// Makes this program available to lines by its name.
     pub fn offer(&self, program: &Path) {
         let name = program.file_name().expect("it is a file");
         std::os::unix::fs::symlink(program, self.node.dir.path().join("bin").join(name)).unwrap();
@@ -153,7 +153,7 @@ impl Cluster {
         }
     }
 
-    /// Success; what was said.
+    /// Success; returns the output.
     #[track_caller]
     pub fn says(&self, line: &str) -> String {
         let answer = self.sh(line);
@@ -161,24 +161,24 @@ impl Cluster {
         answer.out
     }
 
-    /// A line that goes on by itself until it is dropped; the line must be one command.
+    /// A line that runs in the background until dropped; it must be one command.
     fn goes_on(&self, line: &str) -> Ended {
         Ended(self.shell(&format!("exec {line}")).spawn().unwrap())
     }
 }
 
-/// Ends a process that a test has started, whatever happens.
+/// Ends a process started by a test, whatever happens.
 struct Ended(Child);
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have exited by itself.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Which kubectl it is: 32 of 1.32.
+/// The minor version: 32 for 1.32.
 fn minor(kubectl: &Path) -> Option<u32> {
     let output = Command::new(kubectl).args(["version", "--client", "-o", "json"]).output().ok()?;
     let version: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;
@@ -186,7 +186,7 @@ fn minor(kubectl: &Path) -> Option<u32> {
     digits.parse().ok()
 }
 
-/// All kubectls that are here, the one that the machine means first.
+/// All installed kubectls, the machine's default first.
 fn kubectls() -> Vec<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default();
     let on_path = std::env::split_paths(&path).map(|dir| dir.join("kubectl")).find(|file| file.exists());

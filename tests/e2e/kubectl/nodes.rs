@@ -1,4 +1,4 @@
-//! Nodes are closed, emptied and tainted.
+//! Cordon, drain and taint.
 
 use super::{Cluster, Fails, Has, Is};
 
@@ -32,7 +32,7 @@ fn a_node_is_closed_emptied_and_tainted() {
         ("kubectl describe pod late", Has(&["0/1 nodes are available: 1 node(s) were unschedulable."])),
         ("kubectl uncordon $NODE", Has(&[" uncordoned"])),
         ("kubectl wait --for=condition=PodScheduled pod/late --timeout=60s && kubectl delete pod late --now", Has(&["deleted"])),
-        // Who drains is told of Pods that nobody makes again.
+        // Drain warns about Pods without a controller.
         ("kubectl drain $NODE", Fails(1, "cannot delete Pods that declare no controller (use --force to override): default/bare")),
         ("kubectl drain $NODE --force --grace-period=0 --timeout=60s", Has(&["evicting pod default/app-", "evicting pod default/bare", " drained"])),
         ("kubectl get pods --field-selector=status.phase=Running", Has(&["No resources found"])),

@@ -1,7 +1,7 @@
-//! Custom resources of many kinds, by the shapes that operators publish: each file of the folder `operators` is a definition, an object,
-//! and objects that are refused. All of them live in one server at once.
+//! Custom resources of many kinds, by the shapes that operators publish: each file of the folder `operators` is a definition, an
+//! object, and objects that are refused. All of them live in one server at once.
 //!
-//! What is expected stands in comments: `# explain: FIELD | WORDS`, `# columns: HEADER | ROW`, `# refused: WORDS`; `# status: JSON` is
+//! Expectations are in comments: `# explain: FIELD | WORDS`, `# columns: HEADER | ROW`, `# refused: WORDS`; `# status: JSON` is
 //! what an object's status becomes.
 
 use std::{collections::BTreeMap, path::PathBuf};
@@ -18,7 +18,7 @@ struct Operator {
     name: String,
 }
 
-/// What a comment of this kind says.
+/// The content of a comment of this kind.
 fn noted<'a>(text: &'a str, kind: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix("# ")?.strip_prefix(kind)?.strip_prefix(": "))
 }

@@ -67,7 +67,7 @@ fn a_running_pod_is_resized() {
             "kubectl wait --for=jsonpath='{.status.observedGeneration}'=6 pod/app --timeout=60s && kubectl events --for pod/app",
             Has(&["ResizeStarted", "ResizeCompleted", "Pod resize completed: {\"containers\":[{\"name\":\"c\""]),
         ),
-        // Not by a write of the Pod itself; nor what would make another Pod of it.
+        // Not through a write of the Pod itself; nor changes that would require a new Pod.
         (
             "kubectl patch pod app -p '{\"spec\":{\"containers\":[{\"name\":\"c\",\"resources\":{\"limits\":{\"cpu\":\"1\"}}}]}}'",
             Fails(1, "spec: Forbidden: pod updates may not change fields other than"),

@@ -1,4 +1,4 @@
-//! Our own commands beside kubectl's: the same objects, the same words.
+//! Our own commands beside kubectl's: the same objects, the same output.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::support::{TestNode, contains};
 
-/// Lines that say the same with `podwright` and with `kubectl`.
+/// Lines with the same output from `podwright` and `kubectl`.
 const SAME: &[&str] = &[
     "explain pods",
     "explain pods.spec.containers",
@@ -56,7 +56,7 @@ const CHANGES: &[&str] = &[
     "set image deploy/D x=x:2",
 ];
 
-/// A text, or the JSON that it is: that may be ordered and indented differently, and newer ones leave out what is null.
+/// A text, or its JSON: that may be ordered and indented differently, and newer versions omit nulls.
 fn plain(text: &str) -> Value {
     fn without_nulls(value: &mut Value) {
         match value {
@@ -122,7 +122,7 @@ E
     contains(&refused.err, "mutually exclusive").unwrap();
     cluster.drill(&[("kubectl get csr a", Has(&["Approved"])), ("kubectl get csr b", Has(&["Denied"]))]);
 
-    // By a file that names them, and nothing else.
+    // Using a file that contains only names.
     cluster.drill(&[(&request.replace("a b", "c d"), Has(&["d created"]))]);
     let files = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {
@@ -178,7 +178,7 @@ fn tokens_are_bound_to_what_they_end_with() {
         assert_eq!((ours.code, plain(&ours.err)), (theirs.code, plain(&theirs.err)), "{line}");
         assert_eq!(ours.code, 1, "{line}");
     }
-    // It is worth something for as long as the Secret is there.
+    // It is valid as long as the Secret exists.
     let server = "$(kubectl config view --minify -o jsonpath='{.clusters[0].cluster.server}')";
     let whoami = format!(
         "kubectl --kubeconfig=/dev/null --insecure-skip-tls-verify --server={server} --token={} auth whoami \
@@ -226,7 +226,7 @@ fn a_proxy_serves_this_machine_alone() {
     answers.into_iter().for_each(|(seen, line)| seen.unwrap_or_else(|why| panic!("{line}: {why}")));
 }
 
-/// One answer by TLS, as `openssl s_server` gives it: the file that is asked for.
+/// A TLS server: `openssl s_server` returns requested files.
 struct Sealed {
     server: std::process::Child,
     port: u16,
@@ -249,7 +249,7 @@ impl Sealed {
 
 impl Drop for Sealed {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have exited by itself.
         let _ = self.server.kill();
         let _ = self.server.wait();
     }
@@ -300,7 +300,7 @@ fn manifests_come_from_the_web_and_answers_in_time() {
     assert_eq!(cluster.node.ok(&["apply", "-f", &url]), "configmap/fetched created\n");
     let missing = cluster.node.run(&["apply", "-f", &url]);
     contains(&missing.err, "server reported 404 Not Found, status code=404").unwrap();
-    // A server that is in trouble is asked again.
+    // A failing server is retried.
     assert_eq!(cluster.node.ok(&["apply", "-f", &url]), "configmap/fetched unchanged\n");
     server.join().unwrap();
     let folder = tempfile::tempdir().unwrap();

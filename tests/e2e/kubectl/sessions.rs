@@ -51,10 +51,10 @@ fn commands_run_in_containers_and_files_are_copied() {
         ("kubectl exec web -c web -- no-such-program", Fails(127, "exec: \"no-such-program\": executable file not found in $PATH")),
         ("kubectl exec web -c nothing -- true", Fails(1, "container nothing is not valid for pod web")),
         ("kubectl exec nobody -- true", Fails(1, "Error from server (NotFound): pods \"nobody\" not found")),
-        // A terminal: `script` gives kubectl one, and the container has one of its own.
+        // A terminal: `script` provides kubectl with one, and the container has its own.
         ("script -qec \"kubectl exec -it web -c web -- sh -c 'test -t 0 && test -t 1 && tty'\" /dev/null < /dev/null", Has(&["/dev/pts/0"])),
         ("script -qec \"stty cols 101 rows 33; kubectl exec -it web -c web -- sh -c 'sleep 1; stty size'\" /dev/null < /dev/null", Has(&["33 101"])),
-        // cp is tar on both ends. (kubectl may end before it has shown what the other one said.)
+        // cp uses tar on both ends. (kubectl may end before showing the other side's output.)
         ("kubectl cp up/sub/word web:/tmp/word -c web && kubectl exec web -c web -- cat /tmp/word", Is("hello")),
         ("kubectl cp up default/web:/tmp/up -c web && kubectl exec web -c web -- find /tmp/up -type f", Is("/tmp/up/sub/word")),
         ("kubectl cp web:/tmp/up down -c web > /dev/null && cat down/sub/word", Is("hello")),
@@ -89,7 +89,7 @@ fn logs_are_read_and_followed() {
             Fails(1, "previous terminated container \"web\" in pod \"web\" not found"),
         ),
         ("kubectl logs nobody", Fails(1, "pods \"nobody\" not found")),
-        // A life before this one.
+        // A previous run of the container.
         (
             "kubectl run again --image=$IMAGE -- sh -c 'echo life $(cat /proc/uptime); sleep 0.2; exit 3'",
             Has(&["created"]),
@@ -116,7 +116,7 @@ fn logs_are_read_and_followed() {
     assert!(lines.next().is_none(), "a followed log ends with its container");
 }
 
-/// The local port that a `port-forward` tells of.
+/// The local port printed by a `port-forward`.
 fn forwarded(said: &mut impl Iterator<Item = std::io::Result<String>>) -> u16 {
     let said = said.next().unwrap().unwrap();
     let port = said.strip_prefix("Forwarding from 127.0.0.1:").and_then(|rest| rest.split(' ').next()?.parse().ok());
@@ -129,7 +129,7 @@ fn ports_lead_into_pods() {
     web(&cluster);
     for target in ["pod/web :80", "svc/web :8080", "web :http"] {
         let mut forward = cluster.goes_on(&format!("kubectl port-forward {target}"));
-        // It goes on to tell of each connection: who does not listen ends it.
+        // It continues to print each connection: without a reader it would end.
         let mut said = BufReader::new(forward.0.stdout.take().unwrap()).lines();
         let port = forwarded(&mut said);
         for _ in 0..2 {
@@ -142,7 +142,7 @@ fn ports_lead_into_pods() {
             });
         }
     }
-    // The server leads there too.
+    // The server forwards there too.
     cluster.drill(&[
         ("kubectl get --raw /api/v1/namespaces/default/pods/web:80/proxy/index.html", Is("it serves")),
         ("kubectl get --raw /api/v1/namespaces/default/services/web:8080/proxy/", Is("it serves")),
@@ -152,8 +152,8 @@ fn ports_lead_into_pods() {
     ]);
 }
 
-/// A client of one forwarded port that connects and never reads, while the Pod sends to it without end, and then one whose Pod's end
-/// never reads: a client of the other port gets and sends its MiB at once beside both.
+/// A client of one forwarded port that connects and never reads, while the Pod sends endlessly, and then one whose Pod's end never
+/// reads: a client of the other port still transfers its MiB at once in both directions.
 #[test]
 fn a_port_that_stands_leaves_the_others_alone() {
     const MUCH: usize = 32 << 20;
@@ -163,7 +163,7 @@ fn a_port_that_stands_leaves_the_others_alone() {
         "kubectl exec web -c aside -- sh -c 'nc -ll -p 9000 -e cat /dev/zero >/dev/null 2>&1 & \
          nc -ll -p 9001 -e head -c 33554432 /dev/zero >/dev/null 2>&1 & nc -ll -p 9002 -e sleep 1000 >/dev/null 2>&1 &'",
     );
-    // kubectl ends with the first connection that is refused.
+    // kubectl ends with the first refused connection.
     for port in ["2328", "2329", "232A", "0050"] {
         eventually("its ports are listened on", TIMEOUT, || {
             let listens =
@@ -174,7 +174,7 @@ fn a_port_that_stands_leaves_the_others_alone() {
     }
     let mut forward = cluster.goes_on("kubectl port-forward pod/web :9000 :9001 :9002 :80");
     let said = BufReader::new(forward.0.stdout.take().unwrap()).lines();
-    // Of each port it tells once for every family.
+    // It prints each port once per family.
     let mut said = said.filter(|line| !line.as_ref().is_ok_and(|line| line.contains("[::1]")));
     let [endless, much, deaf, page] = std::array::from_fn(|_| forwarded(&mut said));
     std::thread::spawn(move || said.for_each(drop));
@@ -195,10 +195,10 @@ fn a_port_that_stands_leaves_the_others_alone() {
         );
     };
     let unread = connect(endless);
-    // Until all buffers on the way to it are full.
+    // Until all buffers on the way are full.
     std::thread::sleep(std::time::Duration::from_secs(2));
     takes("one that its client does not read");
-    // It goes; what kubectl's worker has kept for it is no more in the way of those that come.
+    // It leaves; what kubectl's worker has buffered for it no longer blocks later ones.
     drop(unread);
     let mut flood = connect(deaf);
     let flood = std::thread::spawn(move || {

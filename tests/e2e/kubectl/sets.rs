@@ -1,4 +1,4 @@
-//! StatefulSets and DaemonSets: rolled out, told about, undone and scaled by kubectl.
+//! StatefulSets and DaemonSets: rolled out, described, undone and scaled by kubectl.
 
 use super::{Cluster, Fails, Has, Is};
 

@@ -1,4 +1,4 @@
-//! What is shown: get in all its outputs, watches, explain, describe, events, discovery, raw paths, the proxy.
+//! Output: get in all formats, watches, explain, describe, events, discovery, raw paths, the proxy.
 
 use std::io::{BufRead, BufReader};
 
@@ -113,7 +113,7 @@ fn watches_and_the_proxy_go_on() {
     let mut watch = cluster.goes_on("kubectl get cm -w --output-watch-events --no-headers");
     let mut lines = BufReader::new(watch.0.stdout.take().unwrap()).lines();
     let mut next = || lines.next().unwrap().unwrap().split_whitespace().take(3).collect::<Vec<_>>().join(" ");
-    // The list that it begins with is there: what comes now is watched.
+    // The initial list has arrived: later changes are watched.
     assert_eq!(next(), "ADDED kube-root-ca.crt 1");
     cluster.says("kubectl create cm first --from-literal=a=1 --from-literal=b=2");
     assert_eq!(next(), "ADDED first 2");

@@ -1,4 +1,4 @@
-//! What is used of CPU and memory, by an unmodified `kubectl top`.
+//! CPU and memory usage, through an unmodified `kubectl top`.
 
 use super::{Cluster, Fails, Has, Is};
 
@@ -40,7 +40,7 @@ fn top_tells_what_pods_and_nodes_use() {
         ),
         ("kubectl explain podmetrics.containers.usage", Has(&["KIND:       PodMetrics", "FIELD: usage <map[string]"])),
         ("kubectl auth can-i list pods.metrics.k8s.io", Is("yes")),
-        // The node's own word.
+        // The node's own endpoint.
         (
             "kubectl get --raw /api/v1/nodes/$(kubectl get nodes -o jsonpath='{.items[0].metadata.name}')/proxy/stats/summary",
             Has(&["\"nodeName\"", "\"usageCoreNanoSeconds\"", "\"name\":\"busy\""]),

@@ -1,4 +1,4 @@
-//! Traces of requests by JSON-RPC, and what webhooks are told of the trace that they are a part of.
+//! Traces of JSON-RPC requests, and the trace context passed to webhooks.
 
 use futures::{SinkExt, StreamExt};
 use opentelemetry_proto::tonic::trace::v1::Span;
@@ -27,7 +27,7 @@ fn a_request_by_json_rpc_is_traced_as_one_by_rest_and_a_webhook_is_a_part_of_it(
     node.apply(&hook.configuration());
     const CREATE: &str = "create configmaps";
 
-    // The header of the HTTP request that it comes in.
+    // In the header of its HTTP request.
     let trace = "55555555555555555555555555555555";
     let parent = format!("00-{trace}-{PARENT}-01");
     let headers = [("traceparent", parent.as_str()), ("User-Agent", "tester/1")];
@@ -41,13 +41,13 @@ fn a_request_by_json_rpc_is_traced_as_one_by_rest_and_a_webhook_is_a_part_of_it(
         ("create", "tester/1")
     );
     assert_eq!(attribute(root, "http.response.status_code"), "200");
-    // The webhook is told of a span of this trace.
+    // The webhook gets a span of this trace.
     let told = hook.heard().last().cloned().unwrap_or_default();
     let parts: Vec<&str> = told.split('-').collect();
     assert_eq!((parts[0], parts[1], parts[3]), ("00", trace, "01"), "{told}");
     assert!(spans.iter().any(|span| hex(&span.span_id) == parts[2]), "{told} is a span of it");
 
-    // The header of the request that has become a WebSocket, for all that comes by it.
+    // In the header of the WebSocket upgrade, for all requests on it.
     let trace = "66666666666666666666666666666666";
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let said: Vec<Value> = runtime.block_on(async {
@@ -71,7 +71,7 @@ fn a_request_by_json_rpc_is_traced_as_one_by_rest_and_a_webhook_is_a_part_of_it(
     let codes: Vec<String> = spans.iter().map(|span| attribute(span, "http.response.status_code")).collect();
     assert!(codes.contains(&"200".to_owned()) && codes.contains(&"409".to_owned()), "{codes:?}");
 
-    // Without a trace a webhook is told of none.
+    // Without a trace webhooks get none.
     let heard = hook.heard().len();
     assert_eq!(ask(&node, "POST /rpc", &[], &call("create", "three")).code, 200);
     assert_eq!(hook.heard()[heard..], ["".to_owned()]);

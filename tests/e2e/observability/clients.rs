@@ -1,4 +1,4 @@
-//! What components ask of the server, as their own metrics count it.
+//! Components' requests to the server, as counted by their own metrics.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,7 +24,7 @@ spec:
     spec: {containers: [{name: c, image: nowhere.invalid/x, imagePullPolicy: Never}]}
 ";
 
-/// The samples of the metrics that are named so, with their labels.
+/// The samples of metrics with this name, with their labels.
 struct Samples(Vec<(String, BTreeMap<String, String>, f64)>);
 
 impl Samples {
@@ -42,7 +42,7 @@ impl Samples {
     fn named<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a (String, BTreeMap<String, String>, f64)> {
         self.0.iter().filter(move |(of, ..)| of == name)
     }
-    /// The sum of those that have these labels.
+    /// The sum of those with these labels.
     fn total(&self, name: &str, wanted: &[(&str, &str)]) -> f64 {
         let has = |labels: &BTreeMap<String, String>| {
             wanted.iter().all(|(key, value)| labels.get(*key).is_some_and(|found| found == value))
@@ -50,7 +50,7 @@ impl Samples {
         self.named(name).filter(|(_, labels, _)| has(labels)).map(|(.., value)| value).sum()
     }
 
-    /// That all metrics are there, with upstream's labels and buckets, of one host. Within a process what is sent has no size.
+    /// Checks that all metrics exist, with upstream's labels and buckets, for one host. In-process requests have no size.
     fn check(&self, host: &str, sends: bool) {
         const METHODS: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];
         let keys = |labels: &BTreeMap<String, String>| labels.keys().cloned().collect::<Vec<_>>();
@@ -77,13 +77,13 @@ impl Samples {
             let found = self.named(&buckets).filter(|(_, labels, _)| labels["verb"] == "GET");
             assert_eq!(found.map(|(_, labels, _)| le(labels)).collect::<Vec<_>>(), bounds, "{name}");
         }
-        // Watches are requests, and have no end.
+        // Watches are requests without a duration.
         let (all, timed) = (
             self.total("rest_client_requests_total", &[("method", "GET")]),
             self.total("rest_client_request_duration_seconds_count", &[("verb", "GET")]),
         );
         assert!(timed < all, "{timed} of {all}");
-        // What is written has a body, and so has the answer.
+        // Writes have a body, and so does the response.
         let sum = |name: &str, verb| self.total(&format!("rest_client_{name}_size_bytes_sum"), &[("verb", verb)]);
         assert!(sum("request", "GET") == 0.0 && sum("response", "GET") > 0.0);
         assert!((sum("request", "POST") > 0.0) == sends && sum("response", "POST") > 0.0);
@@ -101,7 +101,7 @@ fn requests_of_components_are_counted_as_upstream_counts_them() {
 
     let before = (of_server().total(REQUESTS, &CREATED), of_node().total(REQUESTS, &[("method", "PATCH")]));
     node.apply(DEPLOYMENT);
-    // A ReplicaSet, a Pod, and events of both: by controllers. The Pod's status: by the agent.
+    // Controllers: a ReplicaSet, a Pod, and their events. The agent: the Pod's status.
     eventually("what the components have done counts", TIMEOUT, || {
         let after = (of_server().total(REQUESTS, &CREATED), of_node().total(REQUESTS, &[("method", "PATCH")]));
         let enough = after.0 >= before.0 + 2.0 && after.1 > before.1;
@@ -110,6 +110,6 @@ fn requests_of_components_are_counted_as_upstream_counts_them() {
     of_server().check("in-process", false);
     let agent = of_node();
     agent.check("localhost", true);
-    // The Lease is renewed by the agent, and its Pods are watched by it.
+    // The agent renews the Lease, and watches its Pods.
     assert!(agent.total(REQUESTS, &[("code", "200"), ("method", "GET")]) > 0.0);
 }

@@ -1,4 +1,4 @@
-//! A collector of spans: OTLP over gRPC, as far as exporters speak it.
+//! A collector of spans: OTLP over gRPC, as far as exporters use it.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -41,8 +41,7 @@ impl Collector {
         Collector { address, spans, _runtime: runtime }
     }
 
-    /// The spans of a trace that have come so far, in no order that means anything: a span comes when it has ended, and what a
-    /// request leads to may have ended before that request.
+    /// The received spans of a trace, in arbitrary order: a span arrives when it has ended, and a child may end before its request.
     pub fn of(&self, trace: &str) -> Vec<Span> {
         let spans = self.spans.lock().unwrap();
         let mut found: Vec<Span> = spans.iter().filter(|span| hex(&span.trace_id) == trace).cloned().collect();
@@ -50,7 +49,7 @@ impl Collector {
         found
     }
 
-    /// The traces of which spans have come.
+    /// The traces with received spans.
     pub fn traces(&self) -> BTreeSet<String> {
         self.spans.lock().unwrap().iter().map(|span| hex(&span.trace_id)).collect()
     }
@@ -62,7 +61,7 @@ async fn answer(
 ) -> Result<Response<impl hyper::body::Body<Data = Bytes, Error = Infallible>>, hyper::Error> {
     assert_eq!(request.uri().path(), EXPORT);
     let body = request.into_body().collect().await?.to_bytes();
-    // One message: not compressed, its length, itself.
+    // One message: uncompressed, its length, its content.
     assert_eq!((body[0], body.len()), (0, 5 + u32::from_be_bytes(body[1..5].try_into().unwrap()) as usize));
     let told = ExportTraceServiceRequest::decode(&body[5..]).unwrap();
     let scopes = told.resource_spans.into_iter().flat_map(|resource| resource.scope_spans);
@@ -77,8 +76,8 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The span at the end of a way downwards: `["POST ...", "Create", "Schedule"]` is a part of a part of a request. A name alone says
-/// little: to each request of a trace belongs a `Create`, the scheduler's too.
+/// The span at the end of a path: `["POST ...", "Create", "Schedule"]` is nested in a request. A name alone is ambiguous: each
+/// request of a trace has a `Create`, including the scheduler's.
 pub fn at<'a>(spans: &'a [Span], way: &[&str]) -> Option<&'a Span> {
     let (first, rest) = way.split_first()?;
     let mut found: Vec<&Span> = spans.iter().filter(|span| span.name == *first).collect();
@@ -89,7 +88,7 @@ pub fn at<'a>(spans: &'a [Span], way: &[&str]) -> Option<&'a Span> {
     found.first().copied()
 }
 
-/// An attribute that is a text or a number.
+/// A text or numeric attribute.
 pub fn attribute(span: &Span, key: &str) -> String {
     let found = span.attributes.iter().find(|attribute| attribute.key == key);
     match found.and_then(|found| found.value.as_ref()?.value.as_ref()) {

@@ -1,4 +1,4 @@
-//! A webhook of somebody else on loopback, which lets everything pass and keeps what it is told of traces.
+//! An external webhook on loopback, which allows everything and records trace headers.
 
 use std::sync::{Arc, Mutex};
 
@@ -49,7 +49,7 @@ impl Hook {
         Hook { port, ca: STANDARD.encode(made.cert.pem()), heard, _runtime: runtime }
     }
 
-    /// A configuration that has it asked about ConfigMaps.
+    /// A configuration that calls it for ConfigMaps.
     pub fn configuration(&self) -> String {
         let rule =
             json!({"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]});
@@ -61,7 +61,7 @@ impl Hook {
         .to_string()
     }
 
-    /// The `traceparent` of each request so far; empty where there was none.
+    /// The `traceparent` of each request so far; empty if missing.
     pub fn heard(&self) -> Vec<String> {
         self.heard.lock().unwrap().clone()
     }

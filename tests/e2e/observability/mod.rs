@@ -1,4 +1,4 @@
-//! What an operator sees of running processes: profiles, pages, and traces that a collector gets.
+//! An operator's view of running processes: profiles, pages, and exported traces.
 
 mod asked;
 mod clients;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::support::TestNode;
 
-/// An answer of a server's socket.
+/// A response of a server's socket.
 struct Answer {
     code: u16,
     head: String,
@@ -30,7 +30,7 @@ impl Answer {
     }
 }
 
-/// Asks by HTTP: `GET /path`, more headers, a body of JSON.
+/// An HTTP request: `GET /path`, more headers, a JSON body.
 fn ask(node: &TestNode, line: &str, headers: &[(&str, &str)], body: &str) -> Answer {
     let mut stream = UnixStream::connect(node.socket()).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(180))).unwrap();

@@ -1,4 +1,4 @@
-//! Profiles of a confined server that works, decoded as pprof's tools decode them.
+//! Profiles of a busy confined server, decoded like pprof's tools.
 
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use prost::Message;
 use super::{Answer, ask, get};
 use crate::support::{TestNode, contains, eventually};
 
-/// pprof's `Profile`, as far as it is looked at.
+/// The used parts of pprof's `Profile`.
 #[derive(Clone, PartialEq, Message)]
 struct Profile {
     #[prost(message, repeated, tag = "1")]
@@ -79,7 +79,7 @@ impl Profile {
     }
 }
 
-/// Sets the flag when it goes, in a test that fails too: whoever works until then would be waited for without end.
+/// Sets the flag on drop, also in a failing test: otherwise the workers would run forever.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -88,7 +88,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Has the server work until told to stop.
+/// Keeps the server busy until told to stop.
 fn work(node: &TestNode, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         assert_eq!(get(node, "/openapi/v3/api/v1?pretty=true").code, 200);
@@ -96,7 +96,7 @@ fn work(node: &TestNode, stop: &AtomicBool) {
     }
 }
 
-/// Has the server keep 10 MiB, a bit every 50 ms: of each half MiB one allocation is sampled.
+/// Makes the server store 10 MiB, a bit every 50 ms: one allocation per half MiB is sampled.
 fn store(node: &TestNode) {
     let value = "x".repeat(256 << 10);
     for number in 0..40 {
@@ -135,13 +135,13 @@ fn a_confined_server_tells_where_its_time_and_memory_go_to_who_may_ask() {
         assert!(began.elapsed() >= Duration::from_secs(10));
         assert_eq!(profile.nanos, 10_000_000_000);
         profile.has_ours(&["samples", "cpu"]);
-        // What work needs in passing is rarely there when it is looked at; what is stored stays.
+        // Temporary allocations are rarely sampled; stored data stays.
         scope.spawn(|| store(&server));
         let heap = decoded(&get(&server, "/debug/pprof/heap?seconds=3"));
         heap.has_ours(&["inuse_objects", "inuse_space"]);
         drop(stops);
     });
-    // A second one works as well, and all of them leave one file that is used again.
+    // A second one works as well, and all of them leave one file that is reused.
     decoded(&get(&server, "/debug/pprof/profile?seconds=1"));
     assert!(std::fs::read_dir(server.dir.path().join("profiles")).unwrap().count() <= 1);
     for path in ["/debug/pprof/profile?seconds=1", "/debug/pprof/heap?seconds=1", "/debug/pprof/", "/flagz", "/statusz"]

@@ -1,5 +1,5 @@
-//! One trace goes from the request that made a Pod through the scheduler to the node, whoever is asked for it; and a collector
-//! that does not answer holds up nobody.
+//! One trace spans from the request that created a Pod through the scheduler to the node, across processes; and a hanging collector
+//! blocks nothing.
 
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use crate::support::{TestNode, eventually};
 const TIMEOUT: Duration = Duration::from_secs(60);
 const PODS: &str = "POST /api/v1/namespaces/default/pods";
 
-/// A configuration that records what callers have recorded, in a folder.
+/// A configuration that samples by parent, in a folder.
 pub(super) fn configuration(address: &str) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tracing.yaml");
@@ -40,7 +40,7 @@ fn traced(node: &TestNode, line: &str, trace: &str, body: &str, more: &[(&str, &
     ask(node, line, &headers, body)
 }
 
-/// The spans of a trace, once they include all that are wanted, each by the way to it.
+/// The spans of a trace, once they include all these paths.
 pub(super) fn whole(collector: &Collector, trace: &str, wanted: &[&[&str]]) -> Vec<Span> {
     eventually("the whole trace", TIMEOUT, || {
         let spans = collector.of(trace);
@@ -55,7 +55,7 @@ pub(super) fn whole(collector: &Collector, trace: &str, wanted: &[&[&str]]) -> V
 }
 
 const REQUEST: &str = "POST /api/v1/namespaces/{:namespace}/pods";
-/// What becomes of the request for a Pod.
+/// The spans of a request for a Pod.
 const POD: [&[&str]; 11] = [
     &[REQUEST, "Authenticate"],
     &[REQUEST, "Authorize"],
@@ -69,7 +69,7 @@ const POD: [&[&str]; 11] = [
     &[REQUEST, "Create", "SyncPod", "Start sandbox"],
     &[REQUEST, "Create", "SyncPod", "Start container"],
 ];
-/// The same of any Pod, whoever has made it.
+/// The spans of any Pod's start.
 const START: [&[&str]; 4] = [
     &["Create", "Schedule", "create pods/binding"],
     &["Create", "SyncPod"],
@@ -77,7 +77,7 @@ const START: [&[&str]; 4] = [
     &["SyncPod", "Start container"],
 ];
 
-/// Checks that a span has begun after what it is a part of, and ended after its beginning.
+/// Checks that a span begins after its parent, and ends after its start.
 #[track_caller]
 fn is_in_time(spans: &[Span], way: &[&str]) {
     let (span, above) = (at(spans, way).unwrap(), at(spans, &way[..way.len() - 1]).unwrap());
@@ -110,11 +110,11 @@ fn one_trace_goes_from_a_request_to_the_containers() {
     let told = |way: &[&str], key: &str| attribute(at(&spans, way).unwrap(), key);
     assert_eq!(told(&["Schedule"], "result"), "scheduled");
     assert_eq!(told(&["Start container"], "k8s.container"), "c");
-    // Nothing of it is in the object.
+    // The object contains nothing of it.
     let shown = node.ok(&["get", "pod", "traced", "-o", "yaml", "--show-managed-fields"]);
     assert!(!shown.contains(trace) && !shown.contains("traceparent"), "{shown}");
 
-    // What controllers make for a Deployment is a part of the request that made that.
+    // Controllers' objects for a Deployment belong to the trace of its request.
     let trace = "11111111111111111111111111111111";
     let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": {
         "selector": {"matchLabels": {"a": "b"}},
@@ -123,7 +123,7 @@ fn one_trace_goes_from_a_request_to_the_containers() {
     assert_eq!(traced(&node, line, trace, &deployment.to_string(), &[]).code, 201);
     whole(&collector, trace, &START);
 
-    // Who is not trusted with others' traces adds nothing to them, and has nothing recorded.
+    // An untrusted caller cannot add to others' traces, and is not recorded.
     let trace = "22222222222222222222222222222222";
     let before = collector.traces();
     let asked = traced(&node, "GET /version", trace, "", &[("Authorization", "Bearer token-ann")]);
@@ -131,7 +131,7 @@ fn one_trace_goes_from_a_request_to_the_containers() {
     for text in ["x", &"0".repeat(2000), "00-22222222222222222222222222222222-0000000000000000-01"] {
         assert_eq!(ask(&node, "GET /version", &[("traceparent", text)], "").code, 200);
     }
-    // Later ones have come by now, so those would have too.
+    // Later spans have arrived by now, so those would have, too.
     let later = "33333333333333333333333333333333";
     assert_eq!(traced(&node, "GET /version", later, "", &[]).code, 200);
     whole(&collector, later, &[&["GET"]]);
@@ -155,7 +155,7 @@ fn an_agent_elsewhere_adds_to_the_same_trace() {
 
 #[test]
 fn a_collector_that_does_not_answer_holds_up_nobody() {
-    // It takes connections, and says nothing.
+    // It accepts connections without responding.
     let silent = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let (_folder, file) = configuration(&silent.local_addr().unwrap().to_string());
     let mut server = TestNode::server(&["--tracing-config-file", &file.display().to_string()]);
@@ -163,7 +163,7 @@ fn a_collector_that_does_not_answer_holds_up_nobody() {
     let map =
         |i: u32| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": format!("m{i}")}}).to_string();
     let began = Instant::now();
-    // Some thousand spans: more than wait.
+    // Some thousand spans: more than the queue holds.
     for i in 0..800 {
         assert_eq!(traced(&server, line, &format!("{:032x}", i + 1), &map(i), &[]).code, 201);
     }

@@ -1,4 +1,4 @@
-//! An agent and a server of different ages: whoever upgrades one machine after the other has both.
+//! An agent and a server of different releases: machines are upgraded one after the other.
 
 use super::{Older, TIMEOUT};
 use crate::support::{TestNode, contains, eventually, leftovers::Machine};
@@ -29,7 +29,7 @@ metadata: {name: web}
 spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
 ";
 
-/// What a server and an agent have to say to each other: objects, statuses, sessions, streams, images, leases.
+/// All interactions of a server and an agent: objects, statuses, sessions, streams, images, leases.
 fn work_together(server: &TestNode) {
     let tar = crate::support::node::busybox_tar();
     server.ok(&["image", "import", "--node", "n1", tar.to_str().unwrap(), "localhost/busybox:1"]);
@@ -52,7 +52,7 @@ fn work_together(server: &TestNode) {
     assert_ne!(server.field(&["pod", "web"], ".status.containerStatuses[0].containerID"), id);
 }
 
-/// Both orders of an upgrade, each up to its end: one side first, then the other, under a Pod that runs through.
+/// Both orders of an upgrade: one side first, then the other, with a Pod that keeps running.
 fn upgraded_one_after_the_other(server_first: bool) {
     let Some(older) = Older::here() else { return };
     let mut server = TestNode::of_control_plane(&[]);
@@ -96,7 +96,7 @@ fn a_new_agent_works_for_an_old_server() {
     upgraded_one_after_the_other(false);
 }
 
-/// Whoever has the newer command has the custom resources of an older server, which knows them by another name.
+/// A newer command can use an older server's custom resources, which have another name there.
 #[test]
 fn a_new_command_asks_an_old_server_for_custom_resources() {
     let Some(older) = Older::here() else { return };
@@ -127,7 +127,7 @@ spec:
     assert!(missing.all().contains("widgets.example.com \"w\" not found"), "{}", missing.all());
 }
 
-/// An agent has no store that would hold it: a node can go back, and the shims of the newer one serve the older.
+/// An agent has no store that prevents a downgrade: the newer one's shims serve the older.
 #[test]
 fn an_agent_is_taken_back_under_its_pods() {
     let Some(older) = Older::here() else { return };

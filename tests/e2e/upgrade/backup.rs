@@ -1,4 +1,4 @@
-//! A backup that the older program has made becomes a store of the newer.
+//! A backup of the older program becomes a store of the newer one.
 
 use std::fs;
 
@@ -17,7 +17,7 @@ fn a_backup_of_the_older_program_is_restored_and_none_of_the_newer_by_the_older(
     let uid = old.field(&["cm", "kept"], ".metadata.uid");
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name).display().to_string();
-    // By the older client as well: it is what the operator has on that day.
+    // By the older client as well: it is what the operator has at that time.
     let made = older.client(&old, &["backup", &file("old")], "");
     assert_eq!(made.code, 0, "{}", made.all());
 

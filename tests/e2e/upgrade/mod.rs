@@ -1,5 +1,5 @@
-//! Upgrades from the programs of an older commit, which `./dev older` builds from this repository's history: a node's Pods run
-//! through, its store migrates, the way back is refused; agents and servers of the two together.
+//! Upgrades from the programs of an older commit, which `./dev older` builds from this repository's history: a node's Pods keep
+//! running, its store migrates, downgrades are refused; agents and servers of both work together.
 
 mod across;
 mod backup;
@@ -27,7 +27,7 @@ struct Older {
 }
 
 impl Older {
-    /// None, where the history that they are built from is not here: `./dev test` has said so, and how to get it.
+    /// None, if the history to build them from is missing: `./dev test` has reported that, and how to get it.
     fn here() -> Option<Older> {
         if std::env::var_os("PODWRIGHT_OLDER").is_some_and(|older| older == "none") {
             eprintln!("left out: the commit to upgrade from is not here");
@@ -41,12 +41,12 @@ impl Older {
         Some(Older { podwright: folder.join("podwright"), shim: folder.join("podwright-shim") })
     }
 
-    /// Has the node be of this program when it starts next.
+    /// Uses this program for the node's next start.
     fn takes(&self, node: &mut TestNode) {
         node.be(Some((&self.podwright, &self.shim)));
     }
 
-    /// What this program's command says to a server; `input` is its standard input.
+    /// The output of this program's command with a server; `input` is its standard input.
     fn client(&self, node: &TestNode, args: &[&str], input: &str) -> Answer {
         let mut command = Command::new(&self.podwright);
         command.args(args).env("PODWRIGHT_SERVER", format!("unix://{}", node.socket().display()));
@@ -55,7 +55,7 @@ impl Older {
         Answer::of(child.wait_with_output().unwrap())
     }
 
-    /// Whether this program's shim looks after the Pod. What a shim executes is a copy of its file.
+    /// Whether this program's shim manages the Pod. A shim executes a copy of its file.
     fn holds(&self, node: &TestNode, pod: &str) -> bool {
         let pause = inspected(node, pod)["sandbox"]["pause"]["pid"].as_u64().expect("it has a sandbox");
         let status = fs::read_to_string(format!("/proc/{pause}/status")).unwrap();
@@ -65,7 +65,7 @@ impl Older {
     }
 }
 
-/// The agent may not have dialled the server that has just begun.
+/// The agent may not have connected to the newly started server.
 fn inspected(node: &TestNode, pod: &str) -> Value {
     let answer = eventually("the agent answers", TIMEOUT, || {
         let answer = node.run(&["inspect", "pod", pod, "-o", "json"]);
@@ -75,7 +75,7 @@ fn inspected(node: &TestNode, pod: &str) -> Value {
     serde_json::from_str(&answer.out).unwrap()
 }
 
-/// What must not change of a Pod that runs through: its identity and address, its containers with their processes.
+/// What must not change for a running Pod: its identity and address, its containers with their processes.
 #[derive(Debug, PartialEq)]
 struct Running {
     uid: String,
@@ -94,7 +94,7 @@ fn running(node: &TestNode, selector: &str) -> BTreeMap<String, Running> {
         };
         let found = inspected(node, &name);
         let pids = found["containers"].as_array().unwrap().iter().map(|c| c["pid"].as_u64().unwrap());
-        // Of the containers that have ended it tells as well.
+        // It also lists exited containers.
         let pids = pids.filter(|pid| *pid > 0);
         let running = Running {
             uid: text(&pod["metadata"]["uid"]),

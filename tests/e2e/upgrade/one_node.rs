@@ -1,4 +1,4 @@
-//! One node that becomes a newer one under its Pods, and is not let back.
+//! One node that is upgraded while its Pods run, and cannot be downgraded.
 
 use serde_json::{Value, json};
 
@@ -88,7 +88,7 @@ spec:
       containers: [{name: c, image: localhost/busybox:1, command: [echo, done]}]
 ";
 
-/// All kinds of objects that an upgrade must not change, as they are: without what the server itself goes on writing.
+/// All kinds of objects that an upgrade must not change: without what the server itself keeps writing.
 fn kept(node: &TestNode) -> Value {
     let kinds = "configmaps,secrets,services,serviceaccounts,customresourcedefinitions,jobs,controllerrevisions";
     let mut all: Value =
@@ -99,7 +99,7 @@ fn kept(node: &TestNode) -> Value {
     all["items"].take()
 }
 
-/// The numbers that Pod `db-0` has counted: none is missing, none is there twice.
+/// The numbers counted by Pod `db-0`: none missing, none duplicated.
 fn counted(node: &TestNode) -> usize {
     let log = node.ok(&["logs", "db-0", "-c", "counts"]);
     let numbers: Vec<usize> = log.lines().map(|line| line.parse().unwrap()).collect();
@@ -111,7 +111,7 @@ fn says(node: &TestNode, script: &str) -> String {
     node.ok(&["exec", "db-0", "-c", "counts", "--", "sh", "-c", script])
 }
 
-/// A node of the older programs with everything of this file on it, its Pods running.
+/// A node of the older programs with everything of this file, its Pods running.
 fn old_node(older: &Older) -> TestNode {
     let mut node = TestNode::stopped(&["--node-name", "n1"]);
     older.takes(&mut node);
@@ -124,7 +124,7 @@ fn old_node(older: &Older) -> TestNode {
     node.wait_field(&["pod", "db-0"], ".status.containerStatuses[1].restartCount", "1", TIMEOUT);
     node.wait("condition=Ready", &["pod/db-0"], TIMEOUT);
     node.wait("condition=Complete", &["job/done"], TIMEOUT);
-    // By the command of its own release: a newer one names custom resources as older servers do not know it.
+    // With the command of its own release: a newer one uses another name for custom resources.
     let widget = "{apiVersion: example.com/v1, kind: Widget, metadata: {name: w}, spec: {n: 7}}";
     let made = older.client(&node, &["apply", "-f", "-"], widget);
     assert_eq!(made.out, "widget.example.com/w created\n", "{}", made.all());
@@ -141,7 +141,7 @@ fn pods_run_through_an_upgrade_and_the_way_back_is_refused() {
     assert_eq!(before.len(), 3, "{before:?}");
     assert!(before.keys().all(|pod| older.holds(&node, pod)));
 
-    // 1. What systemd leaves of a service that is stopped with `KillMode=process`, and an isolated node after a SIGKILL.
+    // 1. The state after systemd stops a service with `KillMode=process`, or an isolated node after a SIGKILL.
     node.kill();
     node.be(None);
     node.spawn();
@@ -155,7 +155,7 @@ fn pods_run_through_an_upgrade_and_the_way_back_is_refused() {
     contains(&seen.out, "widget.example.com/w\npod/app-").unwrap();
     assert!(before.keys().all(|pod| older.holds(&node, pod)), "the shims are those that were there");
 
-    // 2. The old shims do all that an agent asks of them.
+    // 2. The old shims handle all requests of an agent.
     let told = says(&node, "cat /data/state /tmp/state /conf/word /hidden/word; echo $WORD");
     assert_eq!(told, "kept\nkept\nbeforesesamesesame\n");
     eventually("it counts on", TIMEOUT, || (counted(&node) > lines + 5).then_some(()).ok_or("it does not".to_owned()));
@@ -166,14 +166,14 @@ fn pods_run_through_an_upgrade_and_the_way_back_is_refused() {
     node.wait("condition=Ready=False", &[&format!("pod/{web}")], TIMEOUT);
     node.ok(&["exec", web, "--", "rm", "/tmp/away"]);
     node.wait("condition=Ready", &[&format!("pod/{web}")], TIMEOUT);
-    // A container's own files go with it, so the next one is well.
+    // A container's own files are removed with it, so the next one is healthy.
     says(&node, "touch /tmp/ill");
     node.wait_field(&["pod", "db-0"], ".status.containerStatuses[0].restartCount", "1", TIMEOUT);
     node.wait("condition=Ready", &["pod/db-0"], TIMEOUT);
     assert!(older.holds(&node, "db-0"), "a container is started anew by the old shim");
     assert_eq!(inspected(&node, web)["errors"], json!([]));
 
-    // 3. What comes now has a new shim, and finds the old ones.
+    // 3. New Pods have a new shim, and reach the old ones.
     node.ok(&["delete", "pod", web]);
     node.ok(&["rollout", "status", "deployment/app", "--timeout=30s"]);
     let after = running(&node, "app=app");
@@ -188,7 +188,7 @@ fn pods_run_through_an_upgrade_and_the_way_back_is_refused() {
         eventually(&format!("{pod} answers through the Service"), TIMEOUT, || contains(&asked(), pod));
     }
 
-    // 4. The old program touches nothing of it.
+    // 4. The old program changes nothing.
     let (before, objects) = (running(&node, "of=test"), kept(&node));
     node.kill();
     older.takes(&mut node);
@@ -206,14 +206,14 @@ fn pods_run_through_an_upgrade_and_the_way_back_is_refused() {
     assert_eq!(running(&node, "of=test"), before);
     assert_eq!(kept(&node), objects);
 
-    // 5. Old and new Pods end alike.
+    // 5. Old and new Pods end the same way.
     node.ok(&["delete", "deployment/app", "statefulset/db", "job/done", "--cascade=foreground", "--timeout=60s"]);
     assert_eq!(node.ok(&["get", "pods", "-o", "name"]), "");
     drop(node);
     untouched.assert_unchanged();
 }
 
-/// Without an agent, containers of an old Pod end and a new agent learns it from what the old shim has written down.
+/// Without an agent, containers of an old Pod exit and a new agent learns it from the old shim's records.
 #[test]
 fn what_ends_between_the_two_is_known_afterwards() {
     let Some(older) = Older::here() else { return };

@@ -1,4 +1,4 @@
-//! What holds of every kind in the table, shown on one manifest of each.
+//! Properties of every kind in the table, checked on one manifest of each.
 
 use podwright::api::kinds::{self, KINDS, Storage};
 use podwright::api::{FieldValidation, Object, strategy, yaml};
@@ -84,7 +84,7 @@ fn versions_convert_both_ways() {
         (conversion.from_stored)(&mut object);
         assert_eq!(object, before, "{name}");
     }
-    // What v1 cannot say lies in annotations.
+    // Fields that v1 lacks are kept in annotations.
     let (v2, v1) = (kinds::lookup("hpa").unwrap(), kinds::lookup("hpa.v1.autoscaling").unwrap());
     let Storage::As(conversion) = v1.storage else { panic!("a conversion") };
     let (_, stored) = created(

@@ -1,4 +1,4 @@
-//! Expressions: what they give, what refuses them, and that none runs for long.
+//! Expressions: their results, what is rejected, and that none runs for long.
 
 use podwright::api::cel::{Budget, Env, Type, Value, compile};
 use serde_json::json;
@@ -23,7 +23,7 @@ const TRUE: &[&str] = &[
     // fields and presence
     "o.size == 3 && has(o.size) && !has(o.missing) && o['name'] == 'web' && o.tags[1] == 'b' && o.nothing == null",
     "'a' in o.tags && 'app' in o.labels && !('z' in o.tags)",
-    // what decides is enough
+    // an operand that decides is enough
     "o.missing == 1 || true",
     "true || o.missing == 1",
     "!(false && o.missing == 1)",
@@ -90,7 +90,7 @@ fn errors_are_in_upstreams_words() {
         ("o.name.matches('(')", "error parsing regexp"),
         ("int('x') == 1", "type conversion error from 'string' to 'int'"),
         ("{'a': 1, 'a': 2}.size() == 1", "insert failed: key a already exists"),
-        // What does not compile.
+        // Expressions that do not compile.
         ("o.size ==", "ERROR: <input>:1:10: Syntax error"),
         ("x == 1", "ERROR: <input>:1:1: undeclared reference to 'x' (in container '')"),
         ("n == 1 &&\n  nope(n)", "ERROR: <input>:2:3: undeclared reference to 'nope' (in container '')"),
@@ -108,7 +108,7 @@ fn errors_are_in_upstreams_words() {
     }
 }
 
-/// Whoever may write an expression cannot stop the server with it.
+/// Users who may write an expression cannot stop the server with it.
 #[test]
 fn no_expression_runs_for_long_or_deep() {
     let ten = "[0,1,2,3,4,5,6,7,8,9]";
@@ -135,7 +135,7 @@ fn no_expression_runs_for_long_or_deep() {
         format!("o{}", "[0]".repeat(300_000)),
         format!("n {}", "+ n ".repeat(250)),
     ] {
-        // What it comes to does not matter: it comes to an end.
+        // Only termination matters here, not the result.
         let _ = evaluate(&deep);
     }
 }
@@ -161,8 +161,8 @@ fn a_program_knows_its_variables_and_its_type() {
     assert!(matches!(compile("'a' + string(self)", &env).unwrap().result, Type::String));
 }
 
-/// Values are shared: forty steps make a tree of 2^40 parts, and nobody may have it gone through. (Here it is four million, so
-/// that who goes through them all the same comes to an end.)
+/// Values are shared: forty steps make a tree of 2^40 parts, which must never be traversed. (Four million here, so that a wrongful
+/// traversal still terminates.)
 #[test]
 fn what_goes_through_a_value_is_paid_for_by_its_parts() {
     let tree = |depth: usize| format!("[[1]]{}", ".map(x, [x, x])".repeat(depth));
@@ -187,7 +187,7 @@ fn what_goes_through_a_value_is_paid_for_by_its_parts() {
     assert_eq!(evaluate(&format!("{small} == {small} && {small} in [1, {small}]")), Ok(Value::Bool(true)));
 }
 
-/// Keys that are no strings are found, not looked for.
+/// Non-string keys are looked up by hash, not by a scan.
 #[test]
 fn a_map_of_many_numbers_is_made_at_once() {
     let program =
@@ -199,7 +199,7 @@ fn a_map_of_many_numbers_is_made_at_once() {
     assert_eq!(evaluate("dyn({1: 'a', 2: 'c'})[2u] == 'c' && dyn({true: 'b'})[true] == 'b'"), Ok(Value::Bool(true)));
 }
 
-/// Each pattern is another one, small to write and large to compile.
+/// Each pattern is different, short to write and large to compile.
 #[test]
 fn regular_expressions_that_are_made_as_it_runs_are_paid_for() {
     let env = Env::new([("all", Type::list(Type::Int)), ("y", Type::String)]);
@@ -222,12 +222,12 @@ fn regular_expressions_that_are_made_as_it_runs_are_paid_for() {
         assert!(refused.exhausted, "{source}: {refused}");
         assert_eq!(run(source, 20, "x+"), Ok(Value::Bool(true)), "a few cost little");
     }
-    // One that is made once, and one that stands there, cost as much as upstream's.
+    // Patterns compiled once and constant patterns cost as much as upstream's.
     assert_eq!(run("all.all(i, !'a'.matches(y))", 5_000, "^[b-z]+$"), Ok(Value::Bool(true)));
     assert_eq!(run(r"all.all(i, !'a'.matches('\\d\\pL{8}'))", 5_000, ""), Ok(Value::Bool(true)));
 }
 
-/// One for ten characters that are read, in each place where a text may stand.
+/// One unit per ten characters read, for each operand that may be a string.
 #[test]
 fn what_reads_a_text_is_paid_for_by_its_length() {
     let env = Env::new([("long", Type::String), ("han", Type::String), ("needle", Type::String), ("o", Type::Dyn)]);
@@ -238,7 +238,7 @@ fn what_reads_a_text_is_paid_for_by_its_length() {
         let needle = Value::string("b".repeat(40));
         let (long, han) = (Value::string(long.as_str()), Value::string(han.as_str()));
         let values = [("long", long), ("han", han), ("needle", needle), ("o", object.clone())];
-        // It is paid for whether anything comes of it or not.
+        // The cost applies whether or not the result is used.
         let costs = |most: u64| {
             let mut budget = Budget::PER_OBJECT.clone();
             budget.charge(10_000_000 - most).unwrap();
@@ -259,7 +259,7 @@ fn what_reads_a_text_is_paid_for_by_its_length() {
         ("needle.startsWith(han)", 20_000),
         ("han.contains(needle)", 80_000),
         ("isIP(han)", 20_000),
-        // Where nothing is read but how long it is.
+        // Only the length is read here.
         ("long.size() == 1", 0),
         ("size(han) == 1", 0),
         ("needle.endsWith(long)", 20_000),
@@ -294,7 +294,7 @@ fn what_reads_a_text_is_paid_for_by_its_length() {
         ("han < han", 20_000),
         ("han == long", 20_000),
         ("long + han == ''", 40_000),
-        // Of which nothing is read.
+        // Nothing of it is read.
         ("han == 'a'", 0),
         ("long in [long]", 20_000),
         ("han in [han]", 20_000),
@@ -302,7 +302,7 @@ fn what_reads_a_text_is_paid_for_by_its_length() {
         ("[han].join(han) == ''", 60_000),
         ("'b'.replace('b', han) == ''", 40_000),
         ("strings.quote(han) == ''", 40_000),
-        // What goes through lists goes by bytes, as upstream's: `traversalCost`.
+        // List traversals cost by bytes, as upstream: `traversalCost`.
         ("[han].isSorted()", 60_000),
         ("[han].indexOf('a') == 0", 60_000),
         ("[han].max() == ''", 60_000),

@@ -137,7 +137,7 @@ fn terminating_pods() {
 #[test]
 fn every_kind_has_a_row() {
     for kind in kinds::stored() {
-        // An object with nothing in it shows something in every column, and panics in none.
+        // An empty object has a value in every column and panics in none.
         let cells = row(json!({"apiVersion": kind.api_version(), "kind": kind.kind, "metadata": {"name": "n"}}));
         assert_eq!(cells.len(), kind.columns.len());
         assert!(kind.columns.iter().any(|c| c.name == "NAME"), "{}", kind.kind);

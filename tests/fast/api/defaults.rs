@@ -346,7 +346,7 @@ fn quality_of_service() {
     }
 }
 
-/// What is said of a Pod as a whole: with limits, what is not requested is what the containers request together, else the limit.
+/// Pod-level resources: with limits, a missing request defaults to the sum of the containers' requests, else to the limit.
 #[test]
 fn a_pod_as_a_whole() {
     for (whole, container, requests, limits, class) in [
@@ -398,11 +398,11 @@ fn a_pod_as_a_whole() {
         assert_eq!(pod.0["status"]["qosClass"], class, "{what}");
         pod.set_meta("uid", json!("u"));
         strategy::validate_create(kind, &pod).unwrap_or_else(|why| panic!("{what}: {why}"));
-        // One that was stored without these goes on, and its labels change.
+        // A Pod stored without these stays valid, and its labels can change.
         let mut old = pod.clone();
         let mut asked = value(whole);
         for (field, amounts) in asked.as_object_mut().unwrap() {
-            // As they are written.
+            // In their original spelling.
             amounts.as_object_mut().unwrap().iter_mut().for_each(|(name, amount)| *amount = of[field][name].clone());
         }
         old.0["spec"]["resources"] = asked;
@@ -449,8 +449,8 @@ fn updates_keep_status_and_status_updates_keep_the_rest() {
     assert!(!strategy::is_unchanged(&status, &old) && strategy::is_unchanged(&old, &old));
 }
 
-/// Upstream's `PrepareForUpdate` of each kind's status (1.35): what it takes from the writer. Most reset the spec alone; that of
-/// CustomResourceDefinitions means to keep all metadata, and compares the new object with itself.
+/// Upstream's `PrepareForUpdate` of each kind's status (1.35): what it takes from the request. Most reset the spec alone; that of
+/// CustomResourceDefinitions intends to keep all metadata, but compares the new object with itself.
 #[test]
 fn a_status_changes_what_metadata_upstream_lets_it() {
     let written = |kind: &kinds::Kind| -> Vec<&str> {
@@ -523,7 +523,7 @@ fn a_service_keeps_what_was_allocated() {
     strategy::prepare_update(kind, &mut new, &old);
     assert!(strategy::is_unchanged(&new, &old), "{new:?}");
 
-    // A change of the type alone, as `kubectl patch` makes it, is valid.
+    // A change of the type alone, as by `kubectl patch`, is valid.
     let mut plain = old.clone();
     plain.0["spec"]["type"] = "ClusterIP".into();
     strategy::prepare_update(kind, &mut plain, &old);

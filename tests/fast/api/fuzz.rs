@@ -1,11 +1,11 @@
-//! Nothing that a caller sends makes the API panic: valid manifests, mutated at random.
+//! No request makes the API panic: valid manifests, mutated at random.
 
 use podwright::api::patch::{apply, strategic};
 use podwright::api::{FieldValidation, Kind, Object, kinds, strategy};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-/// One object of each kind with much in it.
+/// One object of each kind with many fields set.
 fn seeds() -> Vec<Value> {
     let spec = json!({"nodeName": "n", "hostNetwork": true, "restartPolicy": "Always", "nodeSelector": {"a": "b"},
         "containers": [{"name": "c", "image": "i:1", "ports": [{"containerPort": 1, "name": "a"}],
@@ -139,7 +139,7 @@ proptest! {
         let now = "2026-01-01T00:00:00Z".parse().unwrap();
         let (old, _) = kind.decode(original, FieldValidation::Strict).unwrap();
 
-        // Raw trees: what a damaged or foreign store may hold.
+        // Raw trees, as a damaged or foreign store may hold them.
         let raw = Object(value.clone());
         kind.columns().iter().for_each(|c| drop(c.text(&raw, now)));
         drop(kind.fields(&raw));
@@ -163,7 +163,7 @@ proptest! {
             strategy::prepare_status_update(kind, &mut status, &old);
             drop(strategy::validate_status_update(kind, &status, &old));
             let _ = (kind.strategy.default_grace)(&created);
-            // What was decoded once decodes again to the same.
+            // A decoded object decodes again to itself.
             let (again, _) = kind.decode(object.0.clone(), FieldValidation::Strict).unwrap();
             prop_assert_eq!(again.0, object.0);
         }

@@ -1,4 +1,4 @@
-//! A corpus of invalid manifests of the kinds beyond Pods and Services: the field, reason and words that each must earn.
+//! A corpus of invalid manifests of the kinds beyond Pods and Services: the field, reason and message expected of each.
 
 use podwright::api::{patch, strategy};
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! The kinds table and its look-ups.
+//! The kinds table and its lookups.
 
 use podwright::api::kinds::{KINDS, lookup, of};
 
@@ -48,7 +48,7 @@ fn selectable_fields_have_values() {
     assert!(kind.is_selectable("metadata.namespace") && !kind.is_selectable("spec.containers"));
 }
 
-/// What is special about a kind goes by `Kind::built_in`, which has no group.
+/// Special treatment of a kind uses `Kind::built_in`, which has no group.
 #[test]
 fn a_name_is_one_kind_of_the_table() {
     for kind in KINDS {

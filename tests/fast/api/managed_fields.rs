@@ -1,4 +1,4 @@
-//! Field managers and server-side apply: the scenarios of KEP-555, and the laws that sets of fields obey.
+//! Field managers and server-side apply: the scenarios of KEP-555, and the laws that field sets obey.
 
 use podwright::api::managed_fields::{Apply, Conflict, Managed, Operation, Scope, Set, Who, check, refusal, update};
 use podwright::api::{FieldValidation, Kind, Object, kinds, yaml};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 const NOW: &str = "2026-01-01T00:00:00Z";
 const LATER: &str = "2026-01-02T00:00:00Z";
 
-/// An object under several managers' hands.
+/// An object changed by several managers.
 struct Story {
     kind: &'static Kind,
     live: Option<Object>,
@@ -57,7 +57,7 @@ impl Story {
         self
     }
 
-    /// Refused, in these words.
+    /// Rejected with this message.
     fn conflicts(self, manager: &str, fragment: &str, words: &str) -> Story {
         let conflicts = self.try_apply(manager, fragment, false, NOW).expect_err("a conflict");
         let status = refusal(&conflicts);
@@ -92,7 +92,7 @@ impl Story {
         self
     }
 
-    /// The object without its metadata but labels and annotations.
+    /// The object without its metadata except labels and annotations.
     fn is(self, expected: &str) -> Story {
         let mut shown = self.live.clone().unwrap().0;
         let map = shown.as_object_mut().unwrap();
@@ -167,11 +167,11 @@ fn others_fields_stay_and_conflict() {
             "{data: {k: v, m: o}}",
             "Apply failed with 2 conflicts: conflicts with \"kubectl-edit\" using v1:\n- .data.k\n- .data.m",
         )
-        // The same value is no conflict: both own it then.
+        // The same value does not conflict: both own it afterwards.
         .apply("a", "{data: {k: w}}")
         .owns("a", &[".data.k"])
         .owns("kubectl-edit", &[".data.k", ".data.m"])
-        // What another owns as well is only let go of.
+        // Fields that another manager owns too are only released.
         .apply("a", "{}")
         .is("{data: {k: w, m: p}}")
         .force("a", "{data: {k: v}}")
@@ -220,7 +220,7 @@ fn items_of_lists_are_told_apart_by_their_keys() {
                 &format!("{c}[name=\"c\"].env[name=\"X\"].value"),
             ],
         )
-        // Another adds its own container, port and variable.
+        // Another manager adds its own container, port and variable.
         .apply("b", "{spec: {template: {spec: {containers: [{name: side, image: 's:1'}, {name: c, env: [{name: W, value: '2'}]}]}}}}")
         .apply("a", &deployment("{name: c, image: 'i:2', env: [{name: X, value: '1'}]}"))
         .is(
@@ -270,7 +270,7 @@ fn sets_are_owned_by_value() {
 
 #[test]
 fn what_nobody_applied_stays() {
-    // A default, or what a controller has filled in before anybody tracked it.
+    // A default, or a value that a controller set before fields were tracked.
     let mut story = Story::of("deployment").apply("a", &deployment("{name: c, image: 'i:1'}"));
     story.live.as_mut().unwrap().0["spec"]["replicas"] = 1.into();
     story
@@ -284,7 +284,7 @@ fn what_nobody_applied_stays() {
         .owns("hpa", &[".spec.replicas"]);
 }
 
-/// An empty struct is applied, and its defaults fill it: they stay when it is applied again.
+/// An applied empty struct filled by its defaults: they stay when it is applied again.
 #[test]
 fn what_fills_an_applied_struct_stays() {
     let config = "{spec: {type: Limited, limited: {limitResponse: {type: Queue, queuing: {}}}}}";
@@ -315,7 +315,7 @@ fn what_was_there_before_the_first_apply_has_an_owner() {
         .is("{data: {k: v, l: w}}");
 }
 
-/// `kubectl apply` on the client's side, then `kubectl apply --server-side`.
+/// Client-side `kubectl apply`, then `kubectl apply --server-side`.
 #[test]
 fn kubectl_takes_over_what_it_applied_itself() {
     let text =
@@ -324,14 +324,14 @@ fn kubectl_takes_over_what_it_applied_itself() {
         "{{metadata: {{annotations: {{kubectl.kubernetes.io/last-applied-configuration: '{text}'}}}}, data: {{k: v, l: w}}}}"
     );
     let story = Story::of("configmap").write("kubectl-client-side-apply", &write);
-    // Another manager's name takes over nothing.
+    // Under another manager's name nothing is taken over.
     let words = "Apply failed with 1 conflict: conflict with \"kubectl-client-side-apply\" using v1: .data.k";
     let story = story.conflicts("someone", "{data: {k: x, l: w}}", words).apply("kubectl", "{data: {k: x, l: w}}");
     let live = story.live.clone().unwrap();
     assert_eq!(live.0["data"], json!({"k": "x", "l": "w"}));
     let annotation = live.annotation("kubectl.kubernetes.io/last-applied-configuration").unwrap();
     assert_eq!(serde_json::from_str::<Value>(annotation).unwrap()["data"]["k"], "x", "{annotation}");
-    // What somebody has changed since conflicts as ever.
+    // Fields changed since then conflict as usual.
     Story { live: Some(live), ..story }.write("kubectl-edit", "{data: {l: z}}").conflicts(
         "kubectl",
         "{data: {k: x, l: w}}",
@@ -360,7 +360,7 @@ fn a_plain_write_owns_what_it_changes() {
         .owns("kubectl-set", &[".spec.replicas"])
         .write_at("deployment-controller", "{status: {replicas: 2}}", Scope::Status, NOW)
         .owns("deployment-controller", &[".status.replicas"])
-        // What is removed is nobody's any more.
+        // Removed fields have no owner.
         .write("kubectl-edit", "{spec: {replicas: ~}}")
         .owns("kubectl-set", &[])
         .owns("kubectl-edit", &[]);
@@ -465,10 +465,10 @@ proptest! {
         let after = before.force("us", &ours);
         let again = after.try_apply("us", &ours, false, LATER).expect("no conflict with oneself");
         prop_assert_eq!(Some(&again), after.live.as_ref());
-        // Everything that we applied is there.
+        // All applied fields are there.
         let merged = after.try_apply("third", &ours, false, NOW);
         prop_assert!(merged.is_ok(), "what we applied is what is there");
-        // With nothing taken by force, letting go brings back what was.
+        // Without force, releasing everything restores the previous object.
         let gentle = Story { kind: after.kind, live: other.clone() };
         if let Ok(applied) = gentle.try_apply("us", &ours, false, NOW) {
             let released = Story { kind: after.kind, live: Some(applied) }.force("us", "{}").live.unwrap();
@@ -478,7 +478,7 @@ proptest! {
     }
 }
 
-/// Lists in an order of their own: what comes back may come back elsewhere. Empty lists and maps count as absent.
+/// Sorts lists: restored items may be in another place. Empty lists and maps count as absent.
 fn sorted(value: Value) -> Value {
     match value {
         Value::Object(map) => {
@@ -496,7 +496,7 @@ fn sorted(value: Value) -> Value {
     }
 }
 
-/// What is gone through once is not gone through again at each level above it.
+/// A subtree is not traversed again at each level above it.
 #[test]
 fn an_apply_of_what_is_nested_deeply_costs_little_more() {
     use podwright::api::kinds::registry::Registry;
@@ -536,7 +536,7 @@ fn an_apply_of_what_is_nested_deeply_costs_little_more() {
         });
         times.min().unwrap()
     };
-    // What nobody has described is somebody's too: who changes a value there takes it.
+    // Fields without a schema are owned too: a manager that changes a value there takes it over.
     let first = apply.run(None, &object(1, "v"), Managed::default(), false).unwrap();
     let (other, before) = (Who { manager: "o".into(), ..who.clone() }, Managed::of(&first).unwrap());
     let after = update(&schema, Scope::Main, Some(&first), &object(1, "w"), before, &other, NOW);

@@ -1,4 +1,4 @@
-//! Merges of lists by key: whatever the lists, the outcome is that of the plain rule, which looks through them for each item.
+//! Merges of lists by key: for all lists the result equals that of the plain rule, which searches them for each item.
 
 use podwright::api::managed_fields::{Apply, Managed, Operation, Scope, Who, check, compare};
 use podwright::api::patch::{self, apply};
@@ -6,10 +6,10 @@ use podwright::api::{Object, kinds};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-/// An item of a list: its key, and what else is in it.
+/// A list item: its key and its other content.
 type Item = (u8, u8);
 
-/// Lists of up to 40 items with unlike keys, so that look-ups by key and those along short lists both come up.
+/// Lists of up to 40 items with distinct keys, so that both lookups by key and scans of short lists occur.
 fn items() -> impl Strategy<Value = Vec<Item>> {
     let few = prop::collection::vec((0u8..12, 0u8..3), 0..12);
     let many = prop::collection::vec((0u8..48, 0u8..3), 0..60);
@@ -34,7 +34,7 @@ fn place(list: &[Item], key: u8) -> Option<usize> {
     list.iter().position(|(other, _)| *other == key)
 }
 
-/// As server-side apply puts the items of both lists.
+/// The order in which server-side apply puts the items of both lists.
 fn woven(live: &[Item], config: &[Item]) -> Vec<Item> {
     let (mut all, mut l, mut c) = (Vec::new(), 0, 0);
     while l < live.len() || c < config.len() {
@@ -58,7 +58,7 @@ fn woven(live: &[Item], config: &[Item]) -> Vec<Item> {
     all
 }
 
-/// As patches put the items of a merged list: those that `wanted` names in its order, the others in the order of `before`.
+/// The order in which patches put the items of a merged list: those in `wanted` in its order, the others in the order of `before`.
 fn arranged(merged: Vec<Item>, wanted: &[Item], before: &[Item]) -> Vec<Item> {
     let (mut named, mut others): (Vec<Item>, Vec<Item>) =
         merged.into_iter().partition(|it| place(wanted, it.0).is_some());
@@ -77,7 +77,7 @@ fn arranged(merged: Vec<Item>, wanted: &[Item], before: &[Item]) -> Vec<Item> {
     }
 }
 
-/// Items of which `new` changes those that are there, adds others, and deletes those in `gone`.
+/// The items after `new` changes existing ones and adds others, and those in `gone` are deleted.
 fn changed(before: &[Item], new: &[Item], gone: &[u8]) -> Vec<Item> {
     let mut merged = before.to_vec();
     for (key, value) in new {
@@ -130,7 +130,7 @@ proptest! {
     fn a_comparison_finds_each_item_that_differs(old in items(), new in items()) {
         let schema = kinds::lookup("pods").unwrap().schema();
         let found = compare(&schema, Scope::Main, Some(&pod(&old)), &pod(&new));
-        // Of a whole item that is new or gone, the item, its name and its image.
+        // For a whole item that is new or gone: the item, its name and its image.
         let paths = |items: Vec<u8>, fields: &[&str]| {
             let mut all: Vec<String> = items
                 .into_iter()

@@ -20,7 +20,7 @@ mod values;
 mod watermark;
 mod yaml;
 
-/// The one document of a YAML text, decoded strictly.
+/// The only document of a YAML text, decoded strictly.
 pub fn decode(text: &str) -> (&'static Kind, Object) {
     let value = podwright::api::yaml::documents(text).expect("valid YAML").remove(0);
     let kind = kinds::of(value["apiVersion"].as_str().unwrap_or(""), value["kind"].as_str().unwrap_or(""));

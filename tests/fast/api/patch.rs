@@ -124,7 +124,7 @@ fn json_patches() {
     assert_eq!(patch::json(&target, &json!({})).unwrap_err().code, 400);
 }
 
-/// What upstream's library lets pass beyond the RFC, in both directions.
+/// What upstream's library accepts beyond the RFC, in both directions.
 #[test]
 fn json_patches_test_for_absence_and_count_from_the_end() {
     let target = json!({"m": {"-1": 0}, "l": [{"n": [1, 2]}, {"n": [3]}]});
@@ -176,7 +176,7 @@ fn merge_patches() {
     assert_eq!(out, json!({"a": {"c": 2}, "l": [3]}));
 }
 
-/// Applies texts one after the other, as the server does; the last outcome, and whether it changed anything.
+/// Applies texts one after another, as the server does; returns the last result and whether it changed anything.
 fn applied(texts: &[&str]) -> (Object, bool) {
     let mut live: Option<Object> = None;
     let mut changed = true;

@@ -1,4 +1,4 @@
-//! What a Pod asks for in all: the sums over its containers, typed for scheduler and node, untyped for limits and quotas.
+//! A Pod's total requests: the sums over its containers, typed for scheduler and node, untyped for limits and quotas.
 
 use k8s_openapi::api::core::v1::Pod;
 use podwright::api::{
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::work::grows_with_its_lists;
 
-/// A container that requests so much of each of these resources.
+/// A container that requests the given amount of each resource.
 fn asking(name: String, amounts: &[(String, u32)]) -> Value {
     let requests: Value = amounts.iter().map(|(name, amount)| (name.clone(), json!(amount.to_string()))).collect();
     json!({ "name": name, "image": "i:1", "resources": { "requests": requests } })
@@ -46,7 +46,7 @@ fn an_init_container_counts_beside_the_sidecars_before_it() {
     assert_eq!(named, ["cpu=1", "memory=7", "x/a=3", "x/b=3", "x/c=4"]);
 }
 
-/// Pods come and go, and whoever writes them chooses the names.
+/// Pods come and go, and their authors choose the resource names.
 #[test]
 fn what_is_given_back_leaves_no_name_behind() {
     let requests = |n: usize| {
@@ -60,7 +60,7 @@ fn what_is_given_back_leaves_no_name_behind() {
     assert_eq!(sum, Amounts::default());
 }
 
-/// Whoever writes a Pod chooses how many containers it has, and that each names a resource of its own.
+/// The author of a Pod chooses the number of containers, and may give each a resource name of its own.
 #[test]
 fn sums_take_as_much_work_as_there_are_containers() {
     let with = |n: usize| {

@@ -1,4 +1,4 @@
-//! Who waits for a level is woken in the order of coming, every time.
+//! Waiters for a level are always woken in order of arrival.
 
 use std::sync::{Arc, Mutex};
 

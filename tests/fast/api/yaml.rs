@@ -34,7 +34,7 @@ fn anchors_and_merges() {
     assert_eq!(got["other"], json!({"x": 1, "y": 3}));
 }
 
-/// What 200 bytes can ask for: each would be many megabytes.
+/// 200 bytes of aliases would each expand to many megabytes.
 #[test]
 fn aliases_multiply_no_further_than_the_text_is_long() {
     let levels: String =
@@ -52,7 +52,7 @@ fn aliases_multiply_no_further_than_the_text_is_long() {
     }
     let bomb = yaml::documents(&format!("a0: &a0 [x, y]\n{levels}"));
     assert!(matches!(bomb, Err(YamlError::TooLarge(_))), "{bomb:?}");
-    // Once for each container of a large manifest is no bomb.
+    // One alias per container of a large manifest is no bomb.
     let plain: String = (0..500).map(|n| format!("- {{<<: *base, name: c{n}}}\n")).collect();
     let got = yaml::documents(&format!("base: &base {{image: i, resources: {{limits: {{cpu: 1}}}}}}\nall:\n{plain}"))
         .unwrap();

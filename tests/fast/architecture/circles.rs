@@ -1,19 +1,19 @@
-//! Reads which file of a crate takes names from which, by the paths in its code, and finds the circles.
+//! Reads which file of a crate takes names from which, by the paths in its code, and finds the cycles.
 //!
-//! It reads words, and knows no types: a method that is called of a value ties nobody here, and tests are not looked at.
+//! It works on tokens without types: a method call on a value is no dependency, and tests are skipped.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
 };
 
-/// The text of a file, if there is such a file.
+/// The text of a file, if it exists.
 pub type Reader<'a> = &'a dyn Fn(&Path) -> Option<String>;
 
-/// What each of some files that take names from each other takes: `from -> to: names`.
+/// What each file of a cycle takes from the others: `from -> to: names`.
 pub type Circle = Vec<String>;
 
-/// The circles of the crate whose root file this is.
+/// The cycles of the crate with this root file.
 pub fn of_crate(root: &Path, read: Reader<'_>) -> Vec<Circle> {
     let mut modules = Vec::new();
     read_file(&mut modules, root, None, read);
@@ -61,7 +61,7 @@ type Takes = BTreeMap<PathBuf, BTreeMap<PathBuf, BTreeSet<String>>>;
 fn takes(modules: &[Module]) -> Takes {
     let mut takes = Takes::new();
     for (at, module) in modules.iter().enumerate() {
-        // A name that is only handed on, as those in a crate's face, ties nobody.
+        // A name that is only re-exported, as in a crate's root, is no dependency.
         let used = |import: &&Import| !import.public || module.words.contains(&import.name);
         let paths = module.imports.iter().filter(used).map(|import| &import.path).chain(&module.paths);
         for path in paths {
@@ -81,12 +81,12 @@ fn takes(modules: &[Module]) -> Takes {
     takes
 }
 
-/// Whether a file's module is one of another's parts. Whoever has parts puts them together: that he names them ties nobody.
+/// Whether a file's module is a submodule of another's. A parent assembles its submodules: naming them is no dependency.
 fn is_part(part: &Path, whole: &Path) -> bool {
     part.starts_with(room(whole))
 }
 
-/// Where the parts of a module are.
+/// The folder of a module's submodules.
 fn room(file: &Path) -> PathBuf {
     match file.file_name().and_then(|name| name.to_str()) {
         Some("lib.rs" | "main.rs" | "mod.rs") => file.parent().unwrap_or(Path::new("")).to_owned(),
@@ -122,10 +122,10 @@ struct Module {
     parent: Option<usize>,
     children: BTreeMap<String, usize>,
     imports: Vec<Import>,
-    /// Modules and enums of which all names are imported.
+    /// Modules and enums with glob imports.
     globs: Vec<Vec<String>>,
     defined: BTreeSet<String>,
-    /// The paths of two names and more outside of imports, and all single words.
+    /// The paths of two or more names outside of imports, and all single words.
     paths: BTreeSet<Vec<String>>,
     words: BTreeSet<String>,
 }
@@ -142,7 +142,7 @@ enum Found {
     Name(PathBuf, String),
 }
 
-/// Follows a path from a module through modules and imports to the file that defines its name. None where it leaves the crate.
+/// Follows a path from a module through modules and imports to the file that defines its name. None if it leaves the crate.
 fn resolve(modules: &[Module], from: usize, path: &[String], depth: usize) -> Option<Found> {
     let mut at = from;
     for (step, name) in path.iter().enumerate() {
@@ -154,10 +154,10 @@ fn resolve(modules: &[Module], from: usize, path: &[String], depth: usize) -> Op
             "super" => at = module.parent?,
             name if module.children.contains_key(name) => at = module.children[name],
             name if module.defined.contains(name) => return Some(Found::Name(module.file.clone(), name.to_owned())),
-            // Imports that name each other lead nowhere.
+            // Imports that name each other never resolve.
             _ if depth > 8 => return None,
             name => {
-                // `use name::...` without a module of that name is another crate's.
+                // `use name::...` without a module of that name refers to another crate.
                 let own = |path: &[String]| step > 0 || path[0] != name;
                 let by_name = module.imports.iter().filter(|import| import.name == *name && own(&import.path));
                 let paths = by_name.map(|import| import.path.clone());
@@ -178,7 +178,7 @@ fn read_file(modules: &mut Vec<Module>, file: &Path, parent: Option<usize>, read
     read_module(modules, file, parent, &mut words(&text).as_slice(), read)
 }
 
-/// Reads words up to the end of the module, and leaves those behind it.
+/// Reads tokens up to the end of the module, and returns with the rest in `words`.
 fn read_module(
     modules: &mut Vec<Module>,
     file: &Path,
@@ -241,7 +241,7 @@ fn read_module(
     }
 }
 
-/// `a::b::{c, d as e, f::*}`, and what follows it.
+/// `a::b::{c, d as e, f::*}`, and the tokens after it.
 fn read_use(module: &mut Module, words: &mut &[&str], before: &[String], public: bool) {
     let mut path = before.to_owned();
     let mut name = String::new();
@@ -298,7 +298,7 @@ fn read_path(module: &mut Module, words: &mut &[&str]) {
     }
 }
 
-/// Behind `#[cfg(test)]`: other attributes, and an item, a field or a statement.
+/// Skips what follows `#[cfg(test)]`: other attributes, and an item, a field or a statement.
 fn skip_item(words: &mut &[&str]) {
     while let ["#", "[", ..] = **words {
         *words = &words[1..];
@@ -347,7 +347,7 @@ fn file_of(parent: &Path, module: &str, read: Reader<'_>) -> PathBuf {
     if read(&file).is_some() { file } else { room(parent).join(module).join("mod.rs") }
 }
 
-/// The words and signs of Rust code, without comments and literals.
+/// The tokens of Rust code, without comments and literals.
 fn words(text: &str) -> Vec<&str> {
     let mut found = Vec::new();
     let mut rest = text;
@@ -370,7 +370,7 @@ fn words(text: &str) -> Vec<&str> {
     found
 }
 
-/// How long the comment, string, character or lifetime is with which a text begins; 0 if it begins with none.
+/// The length of the comment, string, character or lifetime at the start of a text; 0 if there is none.
 fn literal(text: &str) -> usize {
     let until = |start: usize, end: &str| text[start..].find(end).map_or(text.len(), |at| start + at + end.len());
     let prefix = ["br", "cr", "b", "c", "r", ""].into_iter().find(|prefix| {
@@ -396,7 +396,7 @@ fn literal(text: &str) -> usize {
     0
 }
 
-/// Up to and with the sign that ends a literal.
+/// Up to and including the character that ends a literal.
 fn quoted(text: &str, end: char) -> usize {
     let mut escaped = false;
     for (at, c) in text.char_indices() {

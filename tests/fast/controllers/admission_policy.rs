@@ -1,4 +1,4 @@
-//! What the status of an admission policy says of its expressions.
+//! What the status of an admission policy reports about its expressions.
 
 use std::sync::Arc;
 

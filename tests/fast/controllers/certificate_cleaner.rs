@@ -1,4 +1,4 @@
-//! How long requests for certificates stay.
+//! How long certificate signing requests are kept.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ fn status(of: &[&str], certificate: Option<&str>) -> Value {
     json!({"conditions": conditions.collect::<Vec<_>>(), "certificate": certificate})
 }
 
-/// Upstream's times: an hour for what is settled, a day for what is not.
+/// Upstream's times: an hour for settled requests, a day for others.
 #[test]
 fn a_request_goes_when_its_time_has_come() {
     for (status, expected) in [

@@ -21,7 +21,7 @@ async fn who_waits_is_woken_when_the_clock_is_set() {
     let (queue, shutdown) = (Queue::new("test", 100), CancellationToken::new());
     let watch = tokio::spawn(watch(env.clone(), vec![Queue::new("test", 100), queue.clone()], shutdown.clone()));
     let key = || Key::new("a", "daily");
-    // (By half a second a clock may well be set each minute.)
+    // (Clocks may well be adjusted by half a second each minute.)
     for (by, waits) in [(0, true), (500, true), (3 * 24 * 3_600_000, false), (-3_600_000, false)] {
         queue.add_after(key(), DAY);
         let start = Instant::now();

@@ -1,4 +1,4 @@
-//! CronJobs: when Jobs are started and what becomes of them. The cases are upstream's documented ones.
+//! CronJobs: when Jobs are started and how they end. The cases are upstream's documented ones.
 
 mod unseen;
 
@@ -24,12 +24,12 @@ fn time(clock: &str) -> Timestamp {
     format!("{DAY}{clock}Z").parse().expect("a time")
 }
 
-/// The name of the Job of a time.
+/// The name of the Job for a time.
 fn name_at(clock: &str) -> String {
     format!("report-{}", time(clock).as_second() / 60)
 }
 
-/// A CronJob made at midnight, and its Jobs.
+/// A CronJob created at midnight, and its Jobs.
 struct Case {
     cron: Value,
     jobs: Vec<Value>,
@@ -61,7 +61,7 @@ impl Case {
         self
     }
 
-    /// Jobs that the status knows as active, if they are.
+    /// Jobs; the unfinished ones are active in the status.
     fn jobs(mut self, jobs: impl IntoIterator<Item = Value>) -> Case {
         self.jobs.extend(jobs);
         let active = self.jobs.iter().filter(|job| job["status"]["conditions"].is_null());
@@ -97,13 +97,13 @@ impl Case {
         { done }.chain(&plan.notes).map(|note| format!("{}: {}", note.reason, note.message)).collect()
     }
 
-    /// In how many seconds it is looked at again.
+    /// Seconds until the next reconcile.
     fn wait(&self) -> Option<f64> {
         self.plan().requeue_after.map(|wait| wait.as_secs_f64())
     }
 }
 
-/// A Job that was due at a time; finished with a condition at another, or not.
+/// A Job due at a time; finished with a condition at another time, or running.
 fn job(due: &str, finished: Option<(&str, &str)>) -> Value {
     let mut job = json!({
         "metadata": {
@@ -146,7 +146,7 @@ fn a_job_is_started_when_its_time_has_come() {
     }
 }
 
-/// A daily schedule that is changed at 15:00 to an earlier time of the day: its time of today was never wished for.
+/// A daily schedule changed at 15:00 to an earlier time of day: today's run at that time is not a missed one.
 #[test]
 fn a_schedule_that_was_changed_counts_from_then_on() {
     let case = |now: &str| {
@@ -197,7 +197,7 @@ fn one_job_at_a_time_or_several() {
     let waits = starved(&replaced.plan(), &expected[0]);
     assert_eq!(waits, expected[1..], "it is gone before it is forgotten, and before the other begins");
     assert_eq!(replaced.outcome()["active"], Value::Null);
-    // When the other has finished, the one that had to wait is started.
+    // When the running Job has finished, the waiting one is started.
     let mut waited = case("Forbid");
     waited.jobs = vec![job("01:00:00", Some(("Complete", "02:09:00")))];
     assert_eq!(waited.created(), [name_at("02:00:00")]);
@@ -205,7 +205,7 @@ fn one_job_at_a_time_or_several() {
 
 #[test]
 fn the_status_is_read_off_the_jobs() {
-    // It was started, and then something crashed: it is neither lost nor started again.
+    // Started, then a crash: the Job is neither lost nor started again.
     let mut case = Case::new("0 * * * *", json!({}), "01:00:02");
     case.jobs.push(job("01:00:00", None));
     assert_eq!(case.created(), [""; 0]);
@@ -223,15 +223,15 @@ fn the_status_is_read_off_the_jobs() {
     let outcome = case.outcome();
     assert_eq!(outcome["active"], Value::Null);
     assert_eq!(outcome["lastSuccessfulTime"].as_str().unwrap().parse::<Timestamp>().unwrap(), time("01:05:00"));
-    // That is told once.
+    // That is reported once.
     case.cron["status"] = outcome;
     assert_eq!((case.events(), lines(&case.plan())), (vec![], vec![]));
-    // One that is gone without a word.
+    // A Job that disappeared without finishing.
     let mut gone = Case::new("0 * * * *", json!({}), "01:10:00").last("01:00:00").jobs([job("01:00:00", None)]);
     gone.jobs.clear();
     assert_eq!(gone.events(), [format!("MissingJob: Active job went missing: {}", name_at("01:00:00"))]);
     assert_eq!(gone.outcome()["active"], Value::Null);
-    // One that somebody made by hand.
+    // A Job created manually.
     let mut other = Case::new("0 * * * *", json!({ "concurrencyPolicy": "Forbid" }), "01:10:00");
     let mut by_hand = job("00:30:00", None);
     by_hand["metadata"]["name"] = "now".into();

@@ -1,4 +1,4 @@
-//! The garbage collector and the namespace controller over kinds that are defined while they run.
+//! The garbage collector and the namespace controller over kinds that are defined at runtime.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -129,7 +129,7 @@ async fn what_a_custom_resource_owns_ends_with_it() {
     world.until_gone("owners", "default", "c").await;
 }
 
-/// Each kind is followed by itself: the end of an owner is often seen before the dependent that was made just before it.
+/// Each kind has a watch of its own: an owner's deletion is often seen before the dependent created just before it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_owner_waits_for_dependents_that_were_made_just_before_its_end() {
     let world = World::start().await;
@@ -154,7 +154,7 @@ async fn an_owner_waits_for_dependents_that_were_made_just_before_its_end() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
-    // All dependents are on their way, held by their finalizers: so must their owners be.
+    // All dependents are being deleted, held by their finalizers: so must their owners be.
     for name in &names {
         assert!(get("owners", name.clone()).await.unwrap_or_else(|why| panic!("{why}")).is_terminating());
     }
@@ -165,7 +165,7 @@ async fn an_owner_waits_for_dependents_that_were_made_just_before_its_end() {
         world.until_gone("owners", "default", name).await;
     }
 
-    // What is let go must be so before its owner goes: else it would be taken for a left-over.
+    // Dependents must be orphaned before their owner goes, else they are collected.
     for name in &names {
         let owners = world.owner("default", name).await;
         world.create("configmaps", "default", map(name, owners)).await;

@@ -65,7 +65,7 @@ pub fn deployment(image: &str, replicas: i32, surge: &str, unavailable: &str) ->
     })))
 }
 
-/// The ReplicaSets of a Deployment and what stands behind them: a world small enough to be a value.
+/// The ReplicaSets of a Deployment and their Pods: a world small enough to be a value.
 pub struct World {
     pub deployment: Deployment,
     pub sets: Vec<ReplicaSet>,
@@ -92,12 +92,12 @@ impl World {
         })
     }
 
-    /// Plans and does it; returns the ScalingReplicaSet events.
+    /// Plans and executes; returns the ScalingReplicaSet events.
     pub fn step(&mut self) -> Vec<String> {
         self.step_refusing(&|_| false)
     }
 
-    /// Does all of a plan but what is refused, and what needs that.
+    /// Executes a plan except the refused writes and those that depend on them.
     pub fn step_refusing(&mut self, refused: &(dyn Fn(&Write) -> bool + Sync)) -> Vec<String> {
         let plan = self.plan();
         self.failure = None;
@@ -138,7 +138,7 @@ impl World {
         }
     }
 
-    /// Brings every ReplicaSet's status to its spec; of its Pods at most `ready` more become ready.
+    /// Brings every ReplicaSet's status to its spec; at most `ready` more of its Pods become ready.
     fn settle(&mut self, mut ready: i32) {
         for set in &mut self.sets {
             let size = replica_set::replicas(set);
@@ -315,7 +315,7 @@ fn what_a_set_told_before_it_shrank_counts_no_more_once_it_grows_again() {
     world.set_image("b");
     world.reach_rest();
     world.set_image("a");
-    // "a" has been told to have 2, then 1, then 2 again; its status is of the time before the second. All 4 of "b" are there.
+    // "a" has been scaled to 2, then 1, then 2 again; its status is from before the second. All 4 of "b" are there.
     for (set, size, available) in [(0, 2, 2), (1, 4, 3)] {
         let set = &mut world.sets[set];
         (set.metadata.generation, set.spec.as_mut().unwrap().replicas) = (Some(5), Some(size));
@@ -395,7 +395,7 @@ fn recreate_waits_for_the_old_pods_to_be_gone() {
 fn recreate_waits_for_old_replica_sets_to_hear_that_they_shall_have_no_pods() {
     let mut world = World::new(deployment("a", 3, "", ""));
     world.step();
-    // Its controller is slow: it begins with three Pods, of which none is to be seen yet.
+    // Its controller is slow: it creates three Pods, none of them visible yet.
     world.set_image("b");
     assert!(world.step()[0].ends_with("from 3 to 0"));
     assert_eq!(world.step(), [""; 0], "it has observed nothing at all");
@@ -409,7 +409,7 @@ fn recreate_waits_for_old_replica_sets_to_hear_that_they_shall_have_no_pods() {
 #[test]
 fn scaling_in_a_rollout_keeps_the_proportions() {
     for (before, after, from, expected) in [
-        // From upstream's documentation: 10 replicas, surge 3, unavailable 2, scaled to 15 in the midst.
+        // From upstream's documentation: 10 replicas, surge 3, unavailable 2, scaled to 15 mid-rollout.
         (10, 15, [8, 5], [11, 7]),
         (10, 20, [8, 5], [14, 9]),
         (10, 5, [8, 5], [5, 3]),
@@ -431,7 +431,7 @@ fn scaling_in_a_rollout_keeps_the_proportions() {
     }
 }
 
-/// Found by the simulation: nothing was sized any more, for ever.
+/// Found by the simulation: scaling stopped for ever.
 #[test]
 fn recreate_and_other_replicas_in_the_midst_of_a_rolling_update_come_to_an_end() {
     for (image, sizes) in [("a", [6, 0]), ("b", [0, 6])] {

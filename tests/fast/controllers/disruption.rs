@@ -1,4 +1,4 @@
-//! Disruption budgets: what they want, what they allow, and for how long an evicted Pod is awaited.
+//! Disruption budgets: what they require, what they allow, and how long an evicted Pod is awaited.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::{at, lines, object, pod};
 
-/// So many Pods of an owner; those before `ready` are.
+/// `number` Pods of an owner; the first `ready` of them are ready.
 fn pods(owner: &str, number: usize, ready: usize) -> Vec<Value> {
     let one = |n: usize| {
         let mut pod = pod(&format!("{owner}{n}"), "n", (n < ready).then_some(-9));
@@ -41,7 +41,7 @@ fn counted() -> Value {
     json!({ "currentHealthy": 0, "desiredHealthy": 0, "disruptionsAllowed": 0, "expectedPods": 0 })
 }
 
-/// ReplicaSets `x` and `y` belong to one Deployment of 10, `z` wants 3 by itself; there are no others.
+/// ReplicaSets `x` and `y` belong to one Deployment of 10, `z` by itself wants 3; there are no others.
 fn plan(budget: &PodDisruptionBudget, pods: &[Value], now: i64) -> Plan {
     let pods: Vec<Pod> = pods.iter().map(|pod| Pod::clone(&object(pod.clone()))).collect();
     let scales: HashMap<&str, (&str, i32)> = [("x", ("d", 10)), ("y", ("d", 10)), ("z", ("z", 3))].into();
@@ -57,7 +57,7 @@ fn plan(budget: &PodDisruptionBudget, pods: &[Value], now: i64) -> Plan {
     disruption::plan(budget, &pods.iter().collect::<Vec<_>>(), &scale, at(now))
 }
 
-/// What is told with the status.
+/// The events reported with the status.
 fn news(plan: &Plan) -> Vec<Note> {
     plan.report.iter().flat_map(|write| write.done.clone()).collect()
 }
@@ -79,9 +79,9 @@ fn what_a_budget_wants_and_allows() {
         (json!({ "minAvailable": 2 }), pods("x", 4, 2), [4, 2, 2, 0]),
         (json!({ "minAvailable": 2 }), pods("x", 4, 1), [4, 2, 1, 0]),
         (json!({ "minAvailable": 0 }), pods("x", 2, 2), [2, 0, 2, 2]),
-        // Pods of nobody count where nothing else has to be known.
+        // Pods without a controller count where no scale is needed.
         (json!({ "minAvailable": 1 }), pods("", 2, 2), [2, 1, 2, 1]),
-        // Percentages and maxUnavailable are of what the controllers want; both round up.
+        // Percentages and maxUnavailable refer to the controllers' scales; both round up.
         (json!({ "minAvailable": "25%" }), pods("x", 4, 4), [10, 3, 4, 1]),
         (json!({ "minAvailable": "100%" }), pods("z", 3, 3), [3, 3, 3, 0]),
         (json!({ "maxUnavailable": "25%" }), pods("x", 9, 9), [10, 7, 9, 2]),
@@ -89,10 +89,10 @@ fn what_a_budget_wants_and_allows() {
         (json!({ "maxUnavailable": 1 }), pods("z", 3, 3), [3, 2, 3, 1]),
         (json!({ "maxUnavailable": 5 }), pods("z", 3, 3), [3, 0, 3, 3]),
         (json!({ "maxUnavailable": 0 }), pods("z", 3, 3), [3, 3, 3, 0]),
-        // Two controllers are added; two ReplicaSets of one Deployment are not.
+        // Two controllers are added up; two ReplicaSets of one Deployment are not.
         (json!({ "maxUnavailable": 8 }), both, [13, 5, 6, 1]),
         (json!({ "maxUnavailable": 8 }), [pods("x", 2, 2), pods("y", 2, 2)].concat(), [10, 2, 4, 2]),
-        // What matches nothing yet allows nothing.
+        // A budget that matches nothing yet allows nothing.
         (json!({ "minAvailable": 0 }), vec![], [0, 0, 0, 0]),
     ] {
         let plan = plan(&budget(spec.clone(), Value::Null), &pods, 0);
@@ -110,7 +110,7 @@ fn what_a_budget_wants_and_allows() {
     }
 }
 
-/// A status says nothing of what is wished for: it must wake no budget.
+/// A status does not change the desired scale: it must wake no budget.
 #[test]
 fn only_another_generation_can_be_another_scale() {
     let known = |uid: &str, generation: Option<i64>, revision: &str| -> Option<Arc<Partial>> {
@@ -138,7 +138,7 @@ fn what_has_been_counted_is_not_written_again() {
     let mut new = old.clone();
     new.status = serde_json::from_value(status(&plan(&old, &pods, 0))).unwrap();
     assert!(plan(&new, &pods, 50).is_empty());
-    // One less is allowed: the transition time stays, the status being the same.
+    // One fewer is allowed: the transition time stays, as the condition's status is the same.
     let fewer = status(&plan(&new, &pods[..3], 50));
     assert_eq!((fewer["disruptionsAllowed"].clone(), fewer["conditions"].clone()), (json!(1), Value::Null));
 }
@@ -189,11 +189,11 @@ fn what_cannot_be_counted_allows_nothing() {
         (status(&unmanaged)["expectedPods"].clone(), status(&unmanaged)["disruptionsAllowed"].clone()),
         (Value::Null, json!(0))
     );
-    // The scale of a custom resource is asked for first.
+    // The scale of a custom resource is requested first.
     let asked = plan(&most, &pods("widget", 2, 2), 0);
     let questions: Vec<_> = asked.live_reads.iter().map(|question| question.resource.as_str()).collect();
     assert_eq!((questions, asked.is_empty(), asked.requeue_after), (vec!["widgets.e.com"], true, None));
-    // What the server does not tell now is asked for again, and nothing is allowed meanwhile.
+    // A scale that the server cannot give now is requested again, and nothing is allowed meanwhile.
     let untold = plan(&most, &pods("mute", 2, 2), 0);
     assert_eq!(status(&untold)["conditions"][0]["message"], "the server is busy");
     assert_eq!(untold.requeue_after.map(|wait| wait.as_secs()), Some(5));
@@ -222,7 +222,7 @@ fn a_pod_that_was_to_be_disrupted_and_was_not_says_so_no_longer() {
     assert!(stale(going, 120).is_empty());
 }
 
-/// What wakes a controller for a change asks its selector as it stands; what the controller then counts, by what is made of it.
+/// Waking a controller for a change evaluates the raw selector; the controller then counts by the parsed one.
 #[test]
 fn a_selector_says_the_same_as_it_stands_and_made_into_another() {
     let labels = [json!({}), json!({ "a": "b" }), json!({ "a": "c", "d": "" }), Value::Null];

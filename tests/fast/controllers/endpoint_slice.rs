@@ -1,4 +1,4 @@
-//! EndpointSlices: what an endpoint says, how they are spread, what changes.
+//! EndpointSlices: what an endpoint contains, how endpoints are distributed, what changes.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ fn node(name: &str) -> Arc<Node> {
     object(json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name, "labels": labels } }))
 }
 
-/// The slices after a plan was carried out.
+/// The slices after a plan was executed.
 fn done(plan: &Plan, slices: &[Arc<EndpointSlice>]) -> Vec<Arc<EndpointSlice>> {
     let mut all: Vec<Value> = slices.iter().map(|slice| serde_json::to_value(&**slice).unwrap()).collect();
     for write in plan.writes() {
@@ -228,7 +228,7 @@ fn a_named_port_is_what_each_pod_says() {
     assert_eq!(ports, [Some(8080), Some(9090)]);
 }
 
-/// Each repeats the labels of its Service; whoever writes that chooses how many slices there are, and how large they are.
+/// Each repeats the labels of its Service, whose author determines the number and size of the slices.
 #[test]
 fn slices_are_written_so_many_bytes_at_a_time() {
     let mut large = Service::clone(&service(json!({ "ports": [{ "port": 80, "targetPort": "http" }] })));

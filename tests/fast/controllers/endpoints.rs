@@ -1,4 +1,4 @@
-//! Endpoints, the slices that mirror a user's, and the TTL of nodes.
+//! Endpoints, the slices that mirror manually managed ones, and the TTL of nodes.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ fn body(plan: &Plan) -> Value {
     plan.writes().next().expect("a write").request.body.clone().expect("a body")
 }
 
-/// `ready/not ready:ports`, a subset a word.
+/// `ready/not ready:ports`, one word per subset.
 fn told(subsets: &Value) -> String {
     let list = |list: &Value, field: &str| -> String {
         let all: Vec<String> =
@@ -116,7 +116,7 @@ fn the_subsets_of_a_service() {
     let target = json!({ "kind": "Pod", "namespace": "a", "name": "p", "uid": "uid-p" });
     assert_eq!(made["subsets"][0]["addresses"][0], json!({ "ip": "10.0.0.1", "nodeName": "n", "targetRef": target }));
     assert_eq!(made["subsets"][0]["ports"], json!([{ "name": "web", "port": 8080, "protocol": "TCP" }]));
-    // What is as it shall be is left; a change is one of this state.
+    // Endpoints that are correct are left alone; an update refers to this state.
     let known: Arc<Endpoints> = object(made);
     let service = service(json!({ "clusterIP": "None" }));
     assert!(plan(&service, vec![at_ip("p", "10.0.0.1", true)], Some(&known)).is_empty());
@@ -193,7 +193,7 @@ fn a_users_endpoints_are_mirrored() {
         (&json!("Endpoints"), &json!("e"))
     );
 
-    // What is there is changed in place, what is left over goes.
+    // Existing slices are updated in place, left-over ones are deleted.
     let slices: Vec<Arc<EndpointSlice>> = made
         .into_iter()
         .enumerate()
@@ -212,7 +212,7 @@ fn a_users_endpoints_are_mirrored() {
     let slice = |verb: &str, n: usize| format!("{verb} endpointslices.discovery.k8s.io/s-{n}");
     assert_eq!(lines(&plan), [slice("patch", 2), slice("delete", 0), slice("delete", 1)]);
 
-    // Not those of a Service that selects, of none, or that say so.
+    // Not those of a Service with a selector, those without a Service, or those that opt out.
     let skip = |metadata: Value| written(metadata, json!([{ "addresses": [{ "ip": "192.0.2.9" }] }]));
     for (why, service, endpoints) in [
         ("selects", Some(service(json!({}))), Some(endpoints.clone())),
@@ -243,7 +243,7 @@ fn what_cannot_be_mirrored_is_told() {
     let plan = endpoint_mirror::plan(Some(&foreign), Some(&endpoints), &[]);
     assert_eq!(body(&plan)["endpoints"].as_array().map(Vec::len), Some(1000));
     assert!(plan.notes[0].message.contains("3 addresses were not mirrored"), "{:?}", plan.notes);
-    // Subsets with the same ports share a slice, which holds no more either.
+    // Subsets with the same ports share a slice, up to the same maximum.
     let (first, second) = (json!({ "addresses": many[..600] }), json!({ "addresses": many[600..] }));
     let endpoints = written(json!({}), json!([first, second]));
     let plan = endpoint_mirror::plan(Some(&foreign), Some(&endpoints), &[]);
@@ -275,7 +275,7 @@ fn all_nodes_are_told_when_their_number_comes_to_the_end_of_a_step() {
 
 #[test]
 fn the_ttl_grows_with_the_cluster_and_does_not_waver() {
-    // What the node says, how many there are, what it says then.
+    // The node's annotation, the number of nodes, the annotation then.
     for (before, nodes, after) in [
         ("", 1, "0"),
         ("0", 100, ""),
@@ -303,7 +303,7 @@ fn the_ttl_grows_with_the_cluster_and_does_not_waver() {
     }
 }
 
-/// Whoever writes Pods and Services chooses both lists: the work is what they have, not one times the other. (It was minutes.)
+/// Authors of Pods and Services choose both lists: the work is linear in their lengths, not their product. (It took minutes.)
 #[test]
 fn many_ports_by_name_take_no_longer_than_they_are_long() {
     const PORTS: usize = 250;
@@ -311,7 +311,7 @@ fn many_ports_by_name_take_no_longer_than_they_are_long() {
     let ports: Vec<Value> =
         (0..PORTS).map(|n| json!({ "name": format!("p{n}"), "port": n + 1, "targetPort": format!("p{n}") })).collect();
     let service = service(json!({ "ports": ports }));
-    // Every Pod has other numbers.
+    // Every Pod has different numbers.
     let one = |pod: usize| {
         let mut it = at_ip(&format!("p{pod}"), &format!("10.0.{}.{}", pod / 250, pod % 250 + 1), true);
         let number = |n: usize| 1 + (n * PODS + pod) % 65535;

@@ -20,12 +20,12 @@ use serde_json::{Value, json};
 
 use super::{at, lines, object, starved};
 
-/// What an object needs, at the beginning of a round.
+/// What to do with an object, at the beginning of a round.
 fn plan(item: &Item, owners: &[Owner], dependents: &[Item], all: Vec<Guard>) -> Plan {
     garbage::plan(item, &named(item), owners, dependents, all, None)
 }
 
-/// How `owned_by` names an object.
+/// The coordinates by which `owned_by` names an object.
 fn named(item: &Item) -> Coordinates {
     let ObjectMeta { namespace, name, uid, .. } = item.object.metadata.clone();
     let (name, uid) = (name.unwrap_or_default(), uid.unwrap_or_default());
@@ -149,7 +149,7 @@ fn a_foreground_deletion_ends_with_the_last_blocking_dependent() {
     assert_eq!(body["metadata"]["resourceVersion"], "7");
 }
 
-/// Whoever knows a uid can write it.
+/// Anyone who knows a uid can write it.
 #[test]
 fn what_names_an_owners_uid_but_not_the_owner_is_nothing_to_it() {
     for (field, other) in [("kind", "Y"), ("apiVersion", "y.io/v1"), ("name", "y")] {
@@ -162,7 +162,7 @@ fn what_names_an_owners_uid_but_not_the_owner_is_nothing_to_it() {
             let done = plan(&item("o", deleting(finalizer)), &[], &[forged()], vec![]);
             assert_eq!(lines(&done), ["patch pods/o"], "{finalizer}, another {field}");
         }
-        // Such an owner is not there. One that is stays, of the same uid or not.
+        // Such an owner does not exist. A real one stays, with the same uid or not.
         assert_eq!(lines(&plan(&forged(), &[gone("o")], &[], vec![])), ["delete pods/p"]);
         let mut both = owned_by(&["o", "o"]);
         both["ownerReferences"][0][field] = other.into();
@@ -222,7 +222,7 @@ fn many_dependents_are_let_go_some_at_a_time() {
     }
 }
 
-/// As many as are written at a time, and more, may be refused for ever.
+/// More than a whole batch of writes may be refused for ever.
 #[test]
 fn who_is_not_let_go_keeps_nobody_else() {
     let owner = item("o", deleting("orphan"));
@@ -255,7 +255,7 @@ fn what_is_being_deleted_already_is_left_alone() {
     assert!(plan(&item("p", extra), &[gone("o")], &[], vec![]).is_empty());
 }
 
-/// A namespace that is being deleted.
+/// A namespace being deleted.
 fn ending() -> std::sync::Arc<Namespace> {
     object(json!({
         "apiVersion": "v1", "kind": "Namespace",
@@ -269,7 +269,7 @@ fn left(resource: &str, count: usize, untouched: usize, finalizers: &[(&str, usi
     Remains { resource: resource.into(), count, untouched, finalizers }
 }
 
-/// What the conditions say that a plan writes.
+/// The conditions that a plan writes.
 fn told(plan: &Plan) -> Vec<String> {
     let status = plan.report.as_ref().unwrap().request.body.clone().unwrap();
     let all = status["status"]["conditions"].as_array().unwrap();

@@ -1,4 +1,4 @@
-//! HorizontalPodAutoscalers: how many replicas what Pods use comes to. The cases are upstream's documented ones.
+//! HorizontalPodAutoscalers: the replicas that the Pods' usage leads to. The cases are upstream's documented ones.
 
 mod limits;
 mod plan;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::at;
 
-/// A Pod that runs and is ready, for an hour. Its container requests one core.
+/// A Pod that has been running and ready for an hour. Its container requests one core.
 fn pod(name: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -26,7 +26,7 @@ fn pod(name: &str) -> Value {
     })
 }
 
-/// A spec as the server has it: for a Deployment `web` of one to ten replicas.
+/// A spec as stored by the server: for a Deployment `web` of one to ten replicas.
 fn spec(more: Value) -> Value {
     let mut spec = json!({
         "scaleTargetRef": { "apiVersion": "apps/v1", "kind": "Deployment", "name": "web" },

@@ -1,4 +1,5 @@
-//! Jobs: which Pods are made and ended, how ends are counted, how a Job finishes. The cases are upstream's documented ones.
+//! Jobs: which Pods are created and terminated, how ended Pods are counted, how a Job finishes. The cases are upstream's documented
+//! ones.
 
 mod counting;
 mod endings;
@@ -74,7 +75,7 @@ impl Case {
         job::plan(&Inputs { job: &job, pods: &pods, seen, now, failure, most })
     }
 
-    /// What the plan makes of the status.
+    /// The status that the plan writes.
     fn outcome(&self) -> Value {
         let mut status = self.job["status"].clone();
         for write in self.plan().writes().filter(|write| write.request.subresource.is_some()) {
@@ -125,7 +126,7 @@ fn indexed(mut pod: Value, index: i32) -> Value {
     pod
 }
 
-/// Its end has been seen to: nothing holds it any more.
+/// Its end has been counted: it has no finalizer any more.
 fn released(mut pod: Value) -> Value {
     pod["metadata"]["finalizers"] = json!([]);
     pod
@@ -137,7 +138,7 @@ fn deleted(mut pod: Value, time: i64) -> Value {
     pod
 }
 
-/// How many Pods a plan creates, deletes and lets go.
+/// How many Pods a plan creates, deletes and releases.
 fn moves(plan: &Plan) -> (usize, usize, usize) {
     let lines = lines(plan);
     let count = |prefix: &str| lines.iter().filter(|line| line.starts_with(prefix)).count();
@@ -255,7 +256,7 @@ fn another_try_waits_for_longer_each_time() {
     let pods = [released(ended("f", 1, 0)), released(ended("s", 0, 5)), released(ended("g", 1, 95))];
     let case = Case::new(spec()).status(json!({ "failed": 2, "succeeded": 1 })).pods(pods);
     assert_eq!(case.plan().requeue_after.map(|wait| wait.as_secs()), Some(5), "one failure since");
-    // Two of three were removed by somebody: the third is not the first.
+    // Two of three were deleted: the third is not the first.
     let left = |status: Value| {
         let case = Case::new(json!({ "completions": 5 })).status(status).pods([released(ended("f", 1, 95))]);
         case.plan().requeue_after.map(|wait| wait.as_secs())
@@ -271,7 +272,7 @@ fn a_pod_that_is_being_deleted_is_replaced_at_once_or_later() {
         case.pods.push(deleted(pod("x", "Running"), 50));
         case.now = at(200);
         assert_eq!(moves(&case.plan()).0, expected, "{policy}");
-        // Whether it counts already follows from the same.
+        // Uncounted failures already count, by the same rule.
         let uncounted = case.outcome()["uncountedTerminatedPods"].clone();
         assert_eq!(uncounted == json!({ "failed": ["x"] }), expected == 1, "{policy}: {uncounted}");
         assert_eq!(case.outcome()["terminating"], 1, "{policy}");

@@ -1,4 +1,4 @@
-//! The built-in provisioner: which volume it makes for a claim, what it refuses, how claims grow, what is deleted, and by whom.
+//! The built-in provisioner: which volume it creates for a claim, what it rejects, how claims grow, what is deleted, and by whom.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use super::{lines, object};
 const UID: &str = "3a6c1f0e-3b0e-4a6e-9d6e-0123456789ab";
 const VOLUME: &str = "pvc-3a6c1f0e-3b0e-4a6e-9d6e-0123456789ab";
 
-/// A claim that the binder has asked the provisioner for, whose Pod is to be on `n1`.
+/// A claim that the binder has assigned to the provisioner, whose Pod is to run on `n1`.
 fn claim(changes: Value) -> Arc<PersistentVolumeClaim> {
     let base = json!({
         "metadata": { "name": "c", "namespace": "a", "uid": UID, "resourceVersion": "6", "annotations": {
@@ -49,7 +49,7 @@ fn told(plan: &Plan) -> Vec<String> {
     plan.notes.iter().map(|note| format!("{}: {}", note.reason, note.message)).collect()
 }
 
-/// The volume that is made for the claim.
+/// The volume created for the claim.
 fn made(claim: &PersistentVolumeClaim, class: &StorageClass) -> Value {
     let plan = provision(claim, class, Some(&node(json!("/var/lib/podwright/local-volumes"))));
     plan.writes().next().unwrap().request.body.clone().unwrap()
@@ -93,7 +93,7 @@ fn a_claim_for_others_or_not_yet_asked_for_gets_none() {
     for (claim, class) in [
         (claim(asked(Value::Null)), class(json!({}))),
         (claim(asked(json!("x.io/other"))), class(json!({}))),
-        // Whoever writes the annotation himself has not changed who provisions the class.
+        // A user who writes the annotation does not change the class's provisioner.
         (claim(json!({})), class(json!({ "provisioner": "x.io/other" }))),
         (claim(json!({ "metadata": { "deletionTimestamp": "2026-11-23T10:00:00Z" } })), class(json!({}))),
         (
@@ -169,7 +169,7 @@ fn a_node_that_cannot_keep_the_volume_is_not_insisted_on() {
     for (node, why) in [
         (None, "node \"n1\" not found"),
         (Some(node(Value::Null)), "node \"n1\" keeps no volumes"),
-        // A node's word is not trusted further than into a path that people read.
+        // A node's report is validated before it becomes part of a path that people read.
         (Some(node(json!("/a/../../etc"))), "node \"n1\" keeps no volumes"),
         (Some(node(json!("relative"))), "node \"n1\" keeps no volumes"),
     ] {
@@ -182,7 +182,7 @@ fn a_node_that_cannot_keep_the_volume_is_not_insisted_on() {
     }
 }
 
-/// The claim's volume, as it is kept.
+/// The claim's volume, as stored.
 fn volume(changes: Value) -> Arc<PersistentVolume> {
     let mut base = made(&claim(json!({})), &class(json!({})));
     base["metadata"]["uid"] = json!("v1");
@@ -204,7 +204,7 @@ fn a_claim_grows_with_its_volume() {
     let bodies: Vec<_> = plan.writes().map(|write| write.request.body.clone().unwrap()).collect();
     assert_eq!(bodies[0]["spec"]["capacity"]["storage"], "8Gi");
     assert_eq!(bodies[1]["status"]["capacity"]["storage"], "8Gi");
-    // Who ended between the two left the claim without the word.
+    // A crash between the two writes left the claim's status unwritten.
     let half = volume(json!({ "spec": { "capacity": { "storage": "8Gi" } } }));
     assert_eq!(lines(&growth(&bound("8Gi", "5Gi"), &half)), [done]);
     for other in [
@@ -231,7 +231,7 @@ fn a_volume_goes_when_its_data_has_gone() {
     let exactly = plan.writes().next().unwrap().request.options.preconditions.clone().unwrap();
     assert_eq!((exactly.uid.as_deref(), exactly.resource_version.as_deref()), (Some("v1"), Some("9")));
     assert!(deletion(&of(&[&released, &retained]), here).is_empty(), "what is to be retained");
-    // From there on it is its node's.
+    // From then on it is up to its node.
     assert!(deletion(&of(&[&released, &ending, &held]), here).is_empty());
     let gone = deletion(&of(&[&released, &ending, &held]), |_| false);
     assert_eq!(
@@ -243,7 +243,7 @@ fn a_volume_goes_when_its_data_has_gone() {
     let kept = deletion(&of(&[&released, &ending, &held, &retained]), here);
     assert_eq!(lines(&kept), [patch.as_str()]);
     assert_eq!(kept.writes().next().unwrap().request.body.as_ref().unwrap()["metadata"]["finalizers"], Value::Null);
-    // One that has lost its finalizer would go before its data.
+    // A volume that has lost its finalizer would be deleted before its data.
     let lost = json!({ "metadata": { "finalizers": ["kubernetes.io/pv-protection"] } });
     let again = deletion(&of(&[&released, &lost]), here);
     assert_eq!(lines(&again), [patch.as_str()]);

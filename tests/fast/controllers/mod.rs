@@ -1,4 +1,4 @@
-//! What controllers decide: tables of cases for the pure functions.
+//! Controller decisions: tables of cases for the pure functions.
 
 mod admission_policy;
 mod bootstrap;
@@ -56,7 +56,7 @@ fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + seconds).expect("a valid time")
 }
 
-/// What a plan does, a line a write: the verb, the object, the subresource, what is patched, and what is told.
+/// What a plan does, one line per write: the verb, the object, the subresource, the patch, and the event.
 fn lines(plan: &Plan) -> Vec<String> {
     plan.writes().map(line).collect()
 }
@@ -74,7 +74,7 @@ fn line(write: &Write) -> String {
     text
 }
 
-/// Carries a plan out: `act` does a write and says what it was, and whether it succeeded. What was begun, in order.
+/// Executes a plan: `act` does a write and returns its name, and whether it succeeded. Returns the writes begun, in order.
 fn begun(plan: Plan, act: &(dyn Fn(&Write) -> (String, bool) + Sync)) -> Vec<String> {
     let begun = Mutex::new(Vec::new());
     let done = |write: Write| {
@@ -86,19 +86,19 @@ fn begun(plan: Plan, act: &(dyn Fn(&Write) -> (String, bool) + Sync)) -> Vec<Str
     begun.into_inner().unwrap()
 }
 
-/// What never happens of a plan as long as one write is refused.
+/// The writes of a plan that are never begun while one write fails.
 fn starved(plan: &Plan, refused: &str) -> Vec<String> {
     let begun = begun(plan.clone(), &|write| (line(write), line(write) != refused));
     assert!(begun.iter().any(|line| line == refused), "{refused:?} is none of {:#?}", lines(plan));
     lines(plan).into_iter().filter(|line| !begun.contains(line)).collect()
 }
 
-/// How many requests are made when all are refused.
+/// How many requests are made when all fail.
 fn tries(plan: &Plan) -> usize {
     begun(plan.clone(), &|write| (line(write), false)).len()
 }
 
-/// A Pod that is ready since so many seconds (negative: long ago); `ready` none: it is not.
+/// A Pod that has been ready for `ready` seconds (negative: for long); None: it is not ready.
 fn pod(name: &str, node: &str, ready: Option<i64>) -> Value {
     let (phase, status) = match (node, ready) {
         ("", _) => ("Pending", "False"),

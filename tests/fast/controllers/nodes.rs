@@ -1,4 +1,4 @@
-//! Nodes: heartbeats, taints, eviction, address ranges, and the Pods that nobody else removes.
+//! Nodes: heartbeats, taints, eviction, address ranges, and the Pods that no other controller deletes.
 
 use std::sync::Arc;
 
@@ -70,7 +70,7 @@ fn taints_follow_the_conditions() {
     for (ready, spec, before, expected) in [
         ("True", json!({}), vec![], vec![]),
         ("True", json!({}), vec![MINE, NOT_READY[0], NOT_READY[1], LOST[0], LOST[1]], vec![MINE]),
-        // Whether its Pods are to leave is for its zone to say; the reason is followed.
+        // Whether its Pods are evicted depends on its zone; the reason is updated.
         ("False", json!({}), vec![MINE], vec![MINE, NOT_READY[0]]),
         ("Unknown", json!({}), vec![NOT_READY[0]], vec![LOST[0]]),
         ("Unknown", json!({}), vec![NOT_READY[0], NOT_READY[1]], vec![LOST[0], LOST[1]]),
@@ -112,7 +112,8 @@ fn every_pressure_has_a_taint() {
     }
 }
 
-/// Nodes of a zone: so many that are ready, so many lost (each since another time), so many tainted already, then.
+/// Nodes of a zone: a number that are ready, a number lost (each since a different time), and those already tainted, with the
+/// times.
 fn zone_of(zone: &str, ready: usize, lost: usize, tainted: &[i64]) -> Vec<Arc<Node>> {
     let one = |name: String, ready: &str, spec: Value, since: i64| {
         object(json!({
@@ -126,7 +127,7 @@ fn zone_of(zone: &str, ready: usize, lost: usize, tainted: &[i64]) -> Vec<Arc<No
         { "key": "node.kubernetes.io/unreachable", "effect": "NoExecute", "timeAdded": at.to_string() }] })
     };
     let ready = (0..ready).map(|n| one(format!("{zone}-r{n}"), "True", json!({}), 0));
-    // The first one by name has been lost last.
+    // The first by name was lost last.
     let lost = (0..lost).map(|n| one(format!("{zone}-l{n:02}"), "Unknown", json!({}), -(n as i64)));
     let tainted = tainted.iter().enumerate();
     let tainted = tainted.map(|(n, since)| one(format!("{zone}-t{n}"), "Unknown", taint(at(*since)), -100));
@@ -137,7 +138,7 @@ fn zone_of(zone: &str, ready: usize, lost: usize, tainted: &[i64]) -> Vec<Arc<No
 fn zones_lose_nodes_at_the_rate_that_suits_their_state() {
     let config = Config::default();
     let other = zone_of("y", 1, 0, &[]);
-    // What is done to which node, and when to look again.
+    // The action on each node, and the time of the next look.
     for (why, zone, done, again) in [
         ("nothing is wrong", zone_of("x", 3, 0, &[]), "", None),
         ("the first at once, longest lost first", zone_of("x", 3, 2, &[]), "x-l01", Some(10)),
@@ -185,12 +186,12 @@ fn while_no_node_at_all_is_ready_nobody_is_evicted() {
     let plan = node_zones::plan(&nodes, at(0), &config);
     assert_eq!(lines(&plan), ["patch nodes/x-t0", "patch nodes/x-t1"]);
     assert!(plan.writes().all(|write| write.request.body.as_ref().unwrap()["spec"]["taints"].is_null()));
-    // A node that is to be left out of this does not count.
+    // A node excluded from this does not count.
     let mut excluded = Node::clone(&zone_of("x", 1, 0, &[])[0]);
     excluded.metadata.labels.get_or_insert_default().insert("node.kubernetes.io/exclude-disruption".into(), "".into());
     let nodes = [nodes, vec![Arc::new(excluded)]].concat();
     assert_eq!(node_zones::plan(&nodes, at(0), &config).writes().count(), 2);
-    // The rates are arguments.
+    // The rates are configurable.
     let fast = Config { node_eviction_rate: 2.0, unhealthy_zone_threshold: 1.1, ..config };
     let plan = node_zones::plan(&zone_of("x", 1, 5, &[-1]), at(0), &fast);
     assert_eq!((plan.writes().count(), plan.requeue_after.map(|wait| wait.as_millis())), (1, Some(500)));
@@ -204,7 +205,7 @@ fn pods_of_a_silent_node_are_not_ready() {
     ] });
     let pods: Vec<Arc<Pod>> = vec![object(pod("p", "n", Some(0))), object(pod("q", "n", None))];
     let plan = node_lifecycle::plan(&node("n", "Unknown", taints), &pods, at(0), at(100), &Config::default());
-    // Its other conditions are not known either; that is written first.
+    // Its other conditions are unknown too; that is written first.
     assert_eq!(lines(&plan), ["patch nodes/n/status"]);
     let mut known = Node::clone(&node("n", "Unknown", json!({})));
     let patch = plan.writes().next().unwrap().request.body.clone().unwrap();
@@ -259,7 +260,7 @@ fn a_pod_leaves_when_its_tolerance_ends() {
     ] {
         assert_eq!(taint_eviction::leaves_at(&tolerations, &taints, at(0), now), expected, "{why}");
     }
-    // One that came when the node was lost already has its time from then on.
+    // A toleration added after the node was lost is counted from then on.
     let later = taint_eviction::leaves_at(&[exists("a", 300.into())], &[taint("a")], at(1000), at(1001));
     assert_eq!(later, Some(at(1300)));
     let plan = taint_eviction::plan(&Pod::clone(&object(pod("p", "n", Some(0)))), &[taint("a")], now);
@@ -285,7 +286,7 @@ fn every_node_gets_the_lowest_free_range() {
         (write["spec"]["podCIDR"].as_str(), write["metadata"]["resourceVersion"].as_str()),
         (Some("10.244.1.0/24"), Some("1"))
     );
-    // A larger range that somebody gave by hand.
+    // A larger range that was set manually.
     assert_eq!(given(&[with("a", "10.244.0.0/17"), without("b")], &config), [r#"["10.244.128.0/24"]"#]);
 }
 
@@ -362,7 +363,7 @@ fn a_pod_that_never_came_to_a_node_ends_before_it_goes() {
         object(pod)
     };
     for (node, phase, deleted, expected) in [
-        // Its Job counts it as failed before it lets it go.
+        // Its Job counts it as failed before releasing it.
         ("", "Pending", true, vec!["patch pods/p/status", "delete pods/p"]),
         ("", "Failed", true, vec!["delete pods/p"]),
         ("", "Pending", false, vec![]),

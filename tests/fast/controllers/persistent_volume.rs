@@ -1,4 +1,4 @@
-//! Volumes and claims: who suits whom, what binding writes, what is lost and released, and what is kept while in use.
+//! Volumes and claims: which match, what binding writes, what is lost and released, and what is kept while in use.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ fn merged(mut base: Value, more: Value) -> Value {
     base
 }
 
-/// An available volume of 10Gi; `spec` says what is different, `phase` how it is.
+/// An available volume of 10Gi; `spec` overrides fields, `phase` is its phase.
 fn pv(name: &str, phase: &str, spec: Value) -> Arc<PersistentVolume> {
     let base = json!({ "capacity": { "storage": "10Gi" }, "accessModes": ["ReadWriteOnce"], "persistentVolumeReclaimPolicy": "Retain" });
     object(json!({
@@ -116,7 +116,7 @@ fn plan(claim: &PersistentVolumeClaim, volumes: &[Arc<PersistentVolume>], classe
     claim::plan(claim, volumes, classes, at(0))
 }
 
-/// What is written of one object, in order.
+/// The writes to one object, in order.
 fn bodies(plan: &Plan, resource: &str) -> Vec<Value> {
     let writes = plan.writes().filter(|write| write.request.resource == resource);
     writes.map(|write| write.request.body.clone().unwrap_or_default()).collect()
@@ -160,7 +160,7 @@ fn binding_begins_with_the_volume() {
 
 #[test]
 fn what_was_begun_is_completed_and_what_is_complete_is_left() {
-    // Half done: the volume refers to the claim, which does not know yet.
+    // Half done: the volume refers to the claim, but not yet the claim to the volume.
     let taken = pv("v", "Bound", to("c", json!("c1")));
     let half = plan(&pvc(json!({}), Value::Null, "Pending"), std::slice::from_ref(&taken), &[]);
     assert_eq!(lines(&half), ["patch persistentvolumeclaims/c", "patch persistentvolumeclaims/c/status"]);
@@ -170,7 +170,7 @@ fn what_was_begun_is_completed_and_what_is_complete_is_left() {
     )
     .unwrap();
     assert!(plan(&done, &[taken], &[]).is_empty());
-    // A reservation by a user is kept as his.
+    // A user's reservation is kept as such.
     let reserved = plan(&pvc(json!({}), Value::Null, "Pending"), &[pv("v", "Available", to("c", Value::Null))], &[]);
     let first = &bodies(&reserved, "persistentvolumes")[0];
     assert_eq!((&first["spec"]["claimRef"]["uid"], &first["metadata"]["annotations"]), (&json!("c1"), &Value::Null));
@@ -227,7 +227,7 @@ fn a_claim_says_why_it_waits() {
     }
     let nothing = plan(&pvc(named, Value::Null, "Pending"), &[], &[]);
     assert!(nothing.is_empty(), "the volume may come yet");
-    // A place is found: a new volume may be made for it, but which of those that are there fits is the scheduler's to say.
+    // A node is selected: a new volume may be provisioned, but choosing among the existing ones is up to the scheduler.
     let placed = pvc(of("slow"), json!({ "volume.kubernetes.io/selected-node": "n1" }), "Pending");
     assert_eq!(plan(&placed, &[pv("v", "Available", of("slow"))], &[slow("WaitForFirstConsumer")]).writes().count(), 0);
     let external = [class("fast", "csi.example.com", "Immediate", false)];
@@ -239,7 +239,7 @@ fn a_claim_says_why_it_waits() {
             .message
             .starts_with("Waiting for a volume to be created either by the external provisioner 'csi.example.com'")
     );
-    // Without a class it is of the default one, as soon as there is one.
+    // Without a class it gets the default one, as soon as there is one.
     let adopted = plan(&pvc(json!({}), Value::Null, "Pending"), &[], &[class("d", "x.io/p", "Immediate", true)]);
     assert_eq!(bodies(&adopted, "persistentvolumeclaims")[0]["spec"]["storageClassName"], "d");
 }
@@ -287,12 +287,12 @@ fn a_volume_follows_its_claim() {
             plan.writes().all(|write| write.guards.len() == usize::from(matches!(expected, "Released" | "Failed")));
         assert!(guarded, "{why}: the cache may not know the claim yet");
     }
-    // Whoever has made a volume removes it.
+    // The provisioner of a volume deletes it.
     let mut made = PersistentVolume::clone(&pv("v", "Released", with("Delete")));
     made.metadata.annotations =
         Some([("pv.kubernetes.io/provisioned-by".to_owned(), "csi.example.com".to_owned())].into());
     assert!(volume::plan(&made, None, at(0)).is_empty());
-    // The claim has taken another one: a reference of the binder's goes, of a user's the uid.
+    // The claim is bound to another volume: a reference set by the binder is removed, of a user's only the uid.
     let freed = volume::plan(&pv("v", "Bound", mine()), Some(&elsewhere), at(0));
     assert_eq!(bodies(&freed, "persistentvolumes")[0]["spec"], json!({ "claimRef": { "uid": null } }));
     let mut ours = PersistentVolume::clone(&pv("v", "Bound", mine()));
@@ -320,7 +320,7 @@ fn what_is_in_use_stays() {
     };
     let by_name = json!({ "name": "v", "persistentVolumeClaim": { "claimName": "c" } });
     let mine = json!(["kubernetes.io/pvc-protection"]);
-    // Whose node is done with it, though finalizers keep it.
+    // The node is done with it, though finalizers keep it.
     let shut_down = |owner: &str, volume: Value| -> Arc<Pod> {
         let mut pod = serde_json::to_value(&*user("c", "n", volume)).unwrap();
         pod["metadata"]["uid"] = owner.into();
@@ -440,7 +440,7 @@ fn an_ephemeral_volume_gets_a_claim_of_its_pod() {
     );
     assert_eq!((&body["metadata"]["labels"]["a"], &body["metadata"]["annotations"]["c"]), (&json!("b"), &json!("d")));
     assert_eq!(body["spec"]["resources"]["requests"]["storage"], "1Gi");
-    // One of that name which is somebody else's is not taken.
+    // One of that name with another owner is not adopted.
     let other = Arc::new(pvc(json!({}), Value::Null, "Bound"));
     let plan = ephemeral::plan(&user, |_| Some(other.clone()));
     assert_eq!(plan.writes().count(), 0);

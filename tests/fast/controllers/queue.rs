@@ -10,7 +10,7 @@ fn key(name: &str) -> Key {
     Key::new("", name)
 }
 
-/// Nothing comes within a millisecond.
+/// No key arrives within a millisecond.
 async fn is_idle(queue: &Queue) -> bool {
     timeout(Duration::from_millis(1), queue.get()).await.is_err()
 }
@@ -126,7 +126,7 @@ async fn work_that_panics_is_tried_again_and_stops_nobody() {
     assert_eq!(queue.failures(&key("bad")), 2, "ever later");
 }
 
-/// Whoever has thousands of keys holds up nobody else's.
+/// A namespace with thousands of keys delays no other namespace's.
 #[tokio::test(start_paused = true)]
 async fn each_namespace_has_its_turn() {
     let queue = Queue::new("test", 100);
@@ -168,14 +168,14 @@ async fn what_is_added_patiently_cuts_no_wait_for_a_retry() {
     }
     assert_eq!(queue.get().await, key("a"));
     assert_eq!(start.elapsed().as_millis(), 5 * ((1 << 10) - 1), "it waits as if nobody had added it");
-    // While that is worked on which succeeds: it comes again.
+    // Added while a successful reconcile is running: it is processed again.
     queue.add_patiently(key("a"));
     queue.forget(&key("a"));
     queue.done(&key("a"));
     assert_eq!(queue.get().await, key("a"));
     queue.done(&key("a"));
     assert!(is_idle(&queue).await, "and once alone");
-    // What is added by others cuts it.
+    // An add from elsewhere ends the back-off.
     queue.add_rate_limited(key("a"));
     queue.add(key("a"));
     assert!(!is_idle(&queue).await);
@@ -207,7 +207,7 @@ async fn slow_work_of_one_namespace_leaves_workers_for_others() {
     assert!(taken(1).await.is_empty(), "all of them hold as many as are free");
     add("d", 9);
     assert_eq!(taken(1).await, ["d/0"]);
-    // A worker that is done is woken for what has waited for it.
+    // A worker that finishes wakes one that waited for the key's namespace.
     let next = timeout(Duration::from_secs(5), queue.get());
     let (next, ()) = tokio::join!(next, async {
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -216,7 +216,7 @@ async fn slow_work_of_one_namespace_leaves_workers_for_others() {
         }
     });
     assert_eq!(next.map(|key| key.to_string()).unwrap(), "a/4");
-    // What belongs to no namespace is on its own account each.
+    // Cluster-scoped keys are accounted one by one.
     let queue = Queue::new("test", 5);
     (0..9).for_each(|n| queue.add(key(&n.to_string())));
     for _ in 0..5 {

@@ -1,4 +1,4 @@
-//! One write is refused for ever: everything that does not need it is done, and what is told about it all is right.
+//! One write fails for ever: everything that does not depend on it is done, and what is reported about it is right.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{begun, daemon_set, deployment, merge, sets::SmallWorld, stateful_set};
 
-/// A write by its name alone.
+/// A write identified by name.
 fn write(name: &str) -> Work {
     Write::patch("pods".into(), &Key::new("a", name), json!({})).into()
 }
@@ -20,7 +20,7 @@ fn writes(names: &str) -> Vec<Work> {
     names.split(' ').map(write).collect()
 }
 
-/// The names of what is begun while those in `refused` are refused.
+/// The names of the writes begun while those in `refused` fail.
 fn tried(work: &Work, refused: &str) -> String {
     let plan = Plan { work: work.clone(), ..Plan::default() };
     let names = begun(plan, &|write| {
@@ -77,7 +77,7 @@ fn a_slow_start_meets_a_quota_with_few_requests_and_one_refusal_with_all() {
     assert_eq!(tried(&pairs, "a"), "a c d e");
 }
 
-/// What a world does when one thing is refused for ever, or nothing.
+/// What a world does when one write fails for ever, or none.
 fn all_done<W: SmallWorld + Send>(mut world: W, refused: &str) -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     let mut idle = 0;
@@ -94,7 +94,7 @@ fn all_done<W: SmallWorld + Send>(mut world: W, refused: &str) -> BTreeSet<Strin
     panic!("no rest without {refused:?}: {all:?}");
 }
 
-/// Refuses each thing that `make` leads to; `needed` says what else then never happens.
+/// Fails each write that `make` leads to; `needed` lists the writes that then never happen.
 fn refuse_each<W: SmallWorld + Send>(make: impl Fn() -> W, needed: &[(&str, &[&str])]) {
     let everything = all_done(make(), "");
     for (refused, _) in needed {
@@ -167,7 +167,7 @@ fn a_stateful_set_in_order_waits_for_what_is_refused() {
 
 #[test]
 fn a_daemon_set_reaches_all_other_nodes() {
-    // The Pods of n1 and n2 are to go, those of n5 and n6 to come.
+    // The Pods of n1 and n2 are to be deleted, those of n5 and n6 created.
     let world = || {
         let mut world = daemon_set::World::ready(daemon_set::set(json!({})), 4);
         for node in 0..2 {
@@ -201,7 +201,7 @@ fn a_refused_replica_set_is_told_of() {
     let told = world.deployment.clone();
     world.step_refusing(&refuse);
     assert_eq!(world.deployment, told, "the same is told once");
-    // When it may be made after all, all is well.
+    // When the write succeeds at last, all is well.
     world.step();
     world.step();
     assert_eq!(world.condition("Progressing").1, "FoundNewReplicaSet");

@@ -1,4 +1,4 @@
-//! Objects of which nothing can come: their controllers try ever less often, whatever is told of that.
+//! Objects that can never succeed: their controllers retry ever less often, whatever events arrive.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ fn failure(object: Option<&Object>) -> Option<Value> {
     conditions.into_iter().find(|condition| condition["type"] == "ReplicaFailure" && condition["status"] == "True")
 }
 
-/// Each refusal names another Pod.
+/// Each rejection names another Pod.
 #[tokio::test(start_paused = true)]
 async fn what_admission_refuses_is_tried_ever_less_often() {
     let world = World::new().await;
@@ -57,7 +57,7 @@ async fn what_admission_refuses_is_tried_ever_less_often() {
     stop.cancel();
 }
 
-/// Somebody (an autoscaler, a tenant's own controller) writes its status all the time.
+/// Some other writer (an autoscaler, a tenant's own controller) keeps writing its status.
 #[tokio::test(start_paused = true)]
 async fn a_change_of_a_status_cuts_no_wait() {
     const CHANGES: u64 = 500;
@@ -77,7 +77,7 @@ async fn a_change_of_a_status_cuts_no_wait() {
     }
     let written = revision(&world).await - before - CHANGES;
     assert!(written < 30, "{written} revisions for {CHANGES} changes of a status");
-    // What is asked for is done at once.
+    // A change of the spec is processed at once.
     let loose = json!({"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "privileged"}}});
     world.ask(Verb::Patch, "namespaces", ("", "a"), Some(loose)).await.unwrap();
     let since = world.seconds();
@@ -103,7 +103,7 @@ pub async fn all(world: &World, resource: &str, namespace: &str) -> Vec<Value> {
     }
 }
 
-/// Is a node that refuses what it is given, for so many seconds.
+/// Plays a node that rejects its Pods, for some seconds.
 async fn refuse(world: &World, namespace: &str, seconds: u64) {
     for _ in 0..seconds * 20 {
         for pod in pods(world, namespace).await {
@@ -127,14 +127,14 @@ fn on_node() -> Value {
         "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]}})
 }
 
-/// As many as `replicas`, of `on_node`.
+/// A ReplicaSet of `replicas` Pods, as in `on_node`.
 async fn replica_set(world: &World, replicas: usize) {
     let spec = json!({"replicas": replicas, "selector": {"matchLabels": {"a": "b"}}, "template": on_node()});
     let object = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "x"}, "spec": spec});
     world.create("replicasets.apps", "default", object).await;
 }
 
-/// Whoever owns them is what names the node.
+/// Here the owner's template names the node.
 #[tokio::test(start_paused = true)]
 async fn pods_that_a_node_refuses_are_replaced_ever_more_slowly() {
     let world = World::new().await;
@@ -168,7 +168,7 @@ async fn who_waits_to_make_pods_says_so_until_that_is_over() {
     assert!(events.iter().all(|event| event.involved_object.kind.as_deref() == Some("ReplicaSet")));
     let told: i32 = events.iter().map(|event| event.count.unwrap_or(1)).sum();
     assert!((3..=15).contains(&told), "told {told} times in 30 s");
-    // The node takes what it is given now.
+    // The node now accepts its Pods.
     world.until("replicasets.apps", key, |set| set.is_some_and(|set| set.0["status"]["replicas"] == 2)).await;
     tokio::time::sleep(Duration::from_secs(150)).await;
     world.until("replicasets.apps", key, |set| failure(set).is_none()).await;
@@ -190,7 +190,7 @@ async fn another_template_is_tried_at_once() {
     stop.cancel();
 }
 
-/// Pods come one by one, and some are gone meanwhile.
+/// Pods are created one by one, and some are deleted meanwhile.
 #[tokio::test(start_paused = true)]
 async fn how_many_pods_there_are_is_told_while_others_wait() {
     let world = World::new().await;

@@ -1,4 +1,4 @@
-//! ReplicaSets: creation, who is deleted first, status.
+//! ReplicaSets: creation, deletion order, status.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -55,7 +55,7 @@ fn at_most_five_hundred_at_a_time() {
     assert_eq!(plan.writes().filter(|write| write.request.verb == Verb::Create).count(), 500);
 }
 
-/// All that are to be made lie in memory together, and who writes the template chooses its size.
+/// All Pods of a batch are in memory together, and the template's author chooses its size.
 #[test]
 fn of_large_pods_there_are_fewer_at_a_time() {
     let mut set = ReplicaSet::clone(&set(2000, 0));
@@ -111,7 +111,7 @@ fn surplus_pods_go_in_this_order() {
         pod["metadata"]["creationTimestamp"] = at(-1).to_string().into();
         pod
     };
-    // The first one named is the one that goes.
+    // The first one named is deleted.
     for (why, first, second) in [
         ("not scheduled", pod("z", "", None), pod("a", "n", None)),
         ("not ready", pod("z", "n", None), pod("a", "n", Some(-500))),
@@ -132,7 +132,7 @@ fn surplus_pods_go_in_this_order() {
             sidecar(pod("z", "n", Some(-500)), 3),
             sidecar(pod("a", "n", Some(-500)), 2),
         ),
-        // Ages of one magnitude are as good as one.
+        // Ages of the same magnitude count as equal.
         ("about as long ready", pod("1", "n", Some(-490)), pod("2", "n", Some(-500))),
         ("restarted more often, ready about as long", restarted(pod("z", "n", Some(-500))), pod("a", "n", Some(-490))),
         ("readiness beats cost", pod("z", "n", None), cost(pod("a", "n", Some(-500)), "-9")),

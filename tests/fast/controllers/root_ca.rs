@@ -1,4 +1,4 @@
-//! The CA that every namespace is told.
+//! The CA published to every namespace.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Controllers that run beside a server, by a clock that moves on when nobody has anything to do.
+//! Controllers that run beside a server, on a clock that advances when all tasks are idle.
 
 use std::{sync::Arc, time::Duration};
 
@@ -30,7 +30,7 @@ impl World {
         World { server, env, client }
     }
 
-    /// Runs controllers that know nothing yet, until they are stopped.
+    /// Runs controllers with empty caches, until they are stopped.
     pub fn start(&self) -> CancellationToken {
         self.start_with(controllers::Config::default())
     }
@@ -66,7 +66,7 @@ impl World {
         self.ask_whole(verb, resource, (namespace, name), None, body, options).await
     }
 
-    /// Asks it of a subresource.
+    /// Calls a verb on a subresource.
     pub async fn ask_of(&self, verb: Verb, resource: &str, key: (&str, &str), subresource: &str, body: Value) {
         self.ask_whole(verb, resource, key, Some(subresource.into()), Some(body), Options::default()).await.unwrap();
     }
@@ -110,7 +110,7 @@ impl World {
         self.ask_with(Verb::Delete, resource, key, None, options).await.unwrap();
     }
 
-    /// Waits until an object is so; `None` is told of what is gone.
+    /// Waits until an object satisfies the condition; `None` stands for a deleted one.
     pub async fn until(&self, resource: &str, key: (&str, &str), is_so: impl Fn(Option<&Object>) -> bool) {
         let mut last = None;
         for _ in 0..12_000 {
@@ -146,7 +146,7 @@ fn map(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}})
 }
 
-/// How a ConfigMap is named as an owner.
+/// A ConfigMap as an owner reference.
 fn owner(of: &Object) -> Value {
     json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": of.name(), "uid": of.uid(), "blockOwnerDeletion": true}])
 }
@@ -198,7 +198,7 @@ async fn quotas_are_not_counted_for_each_pod_that_goes() {
     changes.recv().await.expect("the quota as it is");
     for n in 0..PODS {
         world.delete("pods", ("default", &format!("p{n}")), "Background").await;
-        // Everybody else has his turns, and no time passes.
+        // All others get their turns, and no time passes.
         for _ in 0..100 {
             tokio::task::yield_now().await;
         }
@@ -228,7 +228,7 @@ async fn objects_that_own_each_other_go_in_the_foreground() {
     world.until("configmaps", ("default", "b"), |map| map.is_none()).await;
 }
 
-/// Held by a finalizer, it says that it is owned by something that a tenant may name, of the uid of what he may not touch.
+/// Held by a finalizer, it names an owner of a kind that the tenant may name, with the uid of an object beyond the tenant's reach.
 #[tokio::test(start_paused = true)]
 async fn who_names_the_uid_of_what_is_not_his_does_not_keep_it() {
     let world = World::new().await;
@@ -240,7 +240,7 @@ async fn who_names_the_uid_of_what_is_not_his_does_not_keep_it() {
     held["metadata"]["finalizers"] = json!(["a.b/c"]);
     held["metadata"]["ownerReferences"] = owner(&role);
     world.create("configmaps", "default", held).await;
-    // What has no such owner goes, as it would without the finalizer.
+    // An object without such an owner is collected, as it would be without the finalizer.
     world.until("configmaps", ("default", "held"), |map| map.is_some_and(Object::is_terminating)).await;
     world.delete("clusterroles", ("", "wide"), "Foreground").await;
     world.until("clusterroles", ("", "wide"), |role| role.is_none()).await;
@@ -286,7 +286,7 @@ async fn an_owner_in_another_namespace_is_told_of() {
     assert_eq!(told, expected);
 }
 
-/// A webhook or a policy may forbid it: its condition says so, and no more once that is over.
+/// A webhook or a policy may forbid it: the namespace's condition reports that, until it is over.
 #[tokio::test(start_paused = true)]
 async fn what_keeps_a_namespace_from_being_emptied_is_told() {
     let world = World::new().await;
@@ -319,9 +319,9 @@ async fn what_keeps_a_namespace_from_being_emptied_is_told() {
             })
         })
         .await;
-    // The rest goes all the same.
+    // The rest is deleted all the same.
     world.until("secrets", ("lab", "s"), |secret| secret.is_none()).await;
-    // Held by a finalizer it is deleted, which is no failure any more.
+    // Held by a finalizer it is being deleted, which no longer counts as a failure.
     let held = json!({"metadata": {"finalizers": ["a.b/c"]}});
     world.ask(Verb::Patch, "configmaps", ("lab", "kept"), Some(held)).await.unwrap();
     let policies = "validatingadmissionpolicies.admissionregistration.k8s.io";
@@ -332,7 +332,7 @@ async fn what_keeps_a_namespace_from_being_emptied_is_told() {
     let free = json!({"metadata": {"finalizers": null}});
     world.ask(Verb::Patch, "configmaps", ("lab", "kept"), Some(free)).await.unwrap();
     world.until("namespaces", ("", "lab"), |namespace| namespace.is_none()).await;
-    // Its queue is told of by upstream's names, and that it was tried again.
+    // Its queue has metrics under upstream's names, with the retries.
     let text = instruments::expose(&Registry::default(), "", Format::Text);
     for series in [
         "workqueue_adds_total",
@@ -350,7 +350,7 @@ async fn what_keeps_a_namespace_from_being_emptied_is_told() {
     }
 }
 
-/// Each asks for as many Pods as a number can say, and there is no node.
+/// Each wants the maximum number of Pods, and there is no node.
 #[tokio::test(start_paused = true)]
 async fn where_many_pods_wait_for_a_node_more_come_slowly() {
     let world = World::new().await;

@@ -1,4 +1,4 @@
-//! What the small worlds of StatefulSets and DaemonSets share.
+//! What the model worlds of StatefulSets and DaemonSets share.
 
 use std::sync::Mutex;
 
@@ -12,19 +12,19 @@ use serde_json::{Value, json};
 
 use super::{begun, merge};
 
-/// A set and all around it, small enough to be a value.
+/// A set and everything around it, small enough to be a value.
 pub trait SmallWorld {
     type Set: Serialize + DeserializeOwned;
 
     fn set(&mut self) -> &mut Self::Set;
     fn pods(&self) -> &[Pod];
     fn plan(&self) -> Plan;
-    /// What a write does, in short; with a slash where it is about neither Pods nor claims.
+    /// A write in short; with a slash if it concerns neither Pods nor claims.
     fn label(&self, write: &Write) -> String;
     fn act(&mut self, write: &Write);
     fn tick(&mut self);
 
-    /// Plans and does it, but what is refused; returns what was begun.
+    /// Plans and executes, except refused writes; returns the writes begun.
     fn step_refusing(&mut self, refused: &(dyn Fn(&str) -> bool + Sync)) -> Vec<String>
     where
         Self: Send,
@@ -44,7 +44,7 @@ pub trait SmallWorld {
         begun
     }
 
-    /// Plans and does it; returns what was done to Pods and claims.
+    /// Plans and executes; returns the writes to Pods and claims.
     fn step(&mut self) -> Vec<String>
     where
         Self: Send,
@@ -52,7 +52,7 @@ pub trait SmallWorld {
         self.step_refusing(&|_| false).into_iter().filter(|label| !label.contains('/')).collect()
     }
 
-    /// Lets everybody else do their work: who is to go is gone, and who was made runs.
+    /// Lets all others do their work: Pods being deleted are gone, and created ones run.
     fn settle(&mut self);
 
     /// The steps until nothing is left to do.
@@ -71,7 +71,7 @@ pub trait SmallWorld {
         panic!("no rest: {steps:?}");
     }
 
-    /// Changes the spec, and so the generation.
+    /// Changes the spec, and thereby the generation.
     fn change(&mut self, spec: Value) {
         let generation = serde_json::to_value(self.set()).unwrap()["metadata"]["generation"].as_i64().unwrap();
         merge(self.set(), &json!({ "metadata": { "generation": generation + 1 }, "spec": spec }));
@@ -82,7 +82,7 @@ pub trait SmallWorld {
     }
 }
 
-/// Does what a plan asks for about a ControllerRevision.
+/// Executes a plan's request for a ControllerRevision.
 pub fn revise(revisions: &mut Vec<ControllerRevision>, request: &Request) {
     let body = request.body.clone().unwrap_or_default();
     match request.verb {

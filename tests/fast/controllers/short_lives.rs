@@ -1,4 +1,4 @@
-//! Pods that end soon after their birth: who waits for it, and who does not.
+//! Pods that end soon after their creation: what is delayed by it, and what is not.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ async fn fail(world: &World, pod: &Value) {
     world.ask_of(Verb::Patch, "pods", key, "status", json!({"status": {"phase": "Failed"}})).await;
 }
 
-/// The node that a DaemonSet's Pod is meant for.
+/// The node that a DaemonSet's Pod is intended for.
 fn meant_for(pod: &Value) -> &str {
     let required = &pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
     required["nodeSelectorTerms"][0]["matchFields"][0]["values"][0].as_str().unwrap_or_default()
@@ -46,7 +46,7 @@ async fn nodes_that_refuse_a_daemon_sets_pods_hold_no_others_back() {
     owner(&world, "daemonsets.apps", "DaemonSet", json!({"template": template(json!({}))})).await;
     let mut refused = 0;
     for n in 0..240 {
-        // One after the other, so that they do not refuse together.
+        // One after another, so that they do not reject at the same time.
         if n < 20 {
             node(&world, &format!("bad{n}")).await;
         }
@@ -57,7 +57,7 @@ async fn nodes_that_refuse_a_daemon_sets_pods_hold_no_others_back() {
             }
         }
         tokio::time::sleep(PAUSE).await;
-        // Each that comes has its Pod at once.
+        // Each new node gets its Pod at once.
         if n % 40 == 39 {
             let good = format!("good{n}");
             node(&world, &good).await;
@@ -70,7 +70,7 @@ async fn nodes_that_refuse_a_daemon_sets_pods_hold_no_others_back() {
     stop.cancel();
 }
 
-/// Somebody (a person, an autoscaler of nodes, a tenant's own controller) deletes them soon after they were made.
+/// A user, a node autoscaler or a tenant's own controller deletes them soon after their creation.
 #[tokio::test(start_paused = true)]
 async fn pods_that_somebody_deletes_are_made_anew_at_once() {
     let world = World::new().await;

@@ -1,4 +1,5 @@
-//! A node whose machine panics, whose disk is full, or whose Pods want more than it does, and one that is sent Pods which it cannot read.
+//! A node whose machine panics, whose disk is full or whose Pods exceed its limits, and one that receives Pods which it cannot
+//! decode.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -36,23 +37,23 @@ use tokio::{net::TcpStream, sync::mpsc};
 
 use super::hollow::{Cluster, cluster_over, spec, until};
 
-/// A hollow machine with a diary, that can be made to panic.
+/// A hollow machine that records its actions, and can be made to panic.
 struct Fragile {
     hollow: Hollow,
-    /// What to panic in, and how often.
+    /// The actions to panic in, and how often.
     panics: Mutex<BTreeMap<&'static str, u32>>,
     diary: Mutex<Vec<String>>,
     found: Mutex<Vec<RecoveredPod>>,
     /// No container can be stopped.
     is_stuck: AtomicBool,
-    /// Containers do not hear their signals, and end when they are killed.
+    /// Containers ignore their signals, and end when they are killed.
     is_deaf: AtomicBool,
-    /// The disk is full, and what is removed stays on it.
+    /// The disk is full, and removing things frees nothing.
     is_full: AtomicBool,
     left: Mutex<HashSet<String>>,
-    /// There is something on it that nobody needs.
+    /// There is something unused to collect on it.
     has_rubbish: AtomicBool,
-    /// Commands that run, and the most that have run at a time.
+    /// Running commands, and the most that ran at a time.
     commands: AtomicUsize,
     most_commands: AtomicUsize,
 }
@@ -191,7 +192,7 @@ impl Executor for Fragile {
         }
         if self.is_deaf.load(Ordering::Relaxed) {
             self.diary.lock().unwrap().push(format!("wait {} s", grace.as_secs_f64().round()));
-            // The clock goes on by itself when nobody does anything: to the next moment that anybody waits for.
+            // The paused clock advances by itself when all tasks are idle: to the next timer.
             if grace > Duration::from_secs(10) {
                 return std::future::pending().await;
             }
@@ -220,7 +221,7 @@ impl Executor for Fragile {
     }
 }
 
-/// A node over such a machine, prepared by `prepare`.
+/// A node with such a machine, prepared by `prepare`.
 async fn fragile(prepare: impl FnOnce(&Fragile) + Send + 'static) -> (Cluster, Arc<Fragile>) {
     let (tell, told) = tokio::sync::oneshot::channel();
     let cluster = cluster_over(move |env, ranges| {
@@ -272,7 +273,7 @@ async fn a_pod_that_is_deleted_while_its_worker_is_broken_goes_away() {
     until("all of it is removed", || async { machine.did("remove web") > 0 }).await;
 }
 
-/// The scheduler sends the next one as soon as the server has forgotten the Pod, whatever there is left of it.
+/// The scheduler sends the next Pod as soon as the server has deleted the object, whatever is left on the node.
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_was_deleted_by_force_takes_no_place() {
     let (cluster, machine) = fragile(|m| m.is_stuck.store(true, Ordering::Relaxed)).await;
@@ -356,7 +357,7 @@ async fn a_pod_that_cannot_be_read_any_more_goes_on() {
     })
     .await;
     assert_eq!((machine.did("stop web"), machine.did("remove web")), (0, 0));
-    // Nobody is stuck with it.
+    // It can be deleted as usual.
     cluster.client.delete::<Pod>(Some("default"), "web", None, Options::default()).await.unwrap();
     let key = "/registry/pods/default/web";
     until("it is deleted", || async { cluster.store.get(key).await.unwrap().is_none() }).await;
@@ -396,7 +397,7 @@ async fn a_pod_that_cannot_be_read_is_kept_over_a_restart() {
     until("it is removed", || async { machine.did("remove web") > 0 }).await;
 }
 
-/// Nobody else goes for what a Pod has that is about to give it back, and nobody waits for ever.
+/// While a Pod is about to free its resources no other is evicted, but only for a limited time.
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_is_deleted_while_it_is_evicted_is_waited_for() {
     let (cluster, machine) = fragile(|m| m.is_stuck.store(true, Ordering::Relaxed)).await;
@@ -417,7 +418,7 @@ async fn a_pod_that_is_deleted_while_it_is_evicted_is_waited_for() {
     until("the next one is evicted", || async { cluster.status("small").await["reason"] == "Evicted" }).await;
 }
 
-/// None of them goes, and another one does.
+/// A Pod that does not go is not evicted again, and another one is.
 #[tokio::test(start_paused = true)]
 async fn whoever_was_evicted_and_does_not_go_is_not_evicted_again() {
     let (cluster, machine) = fragile(|m| m.is_stuck.store(true, Ordering::Relaxed)).await;

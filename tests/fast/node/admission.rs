@@ -1,4 +1,4 @@
-//! What a node refuses although the scheduler sent it: sysctls, protections that it cannot give, containers and mounts without end.
+//! What a node rejects although the scheduler sent it: sysctls, protections that it lacks, excessive containers and mounts.
 
 use std::sync::Arc;
 
@@ -171,7 +171,7 @@ fn a_node_takes_the_pods_whose_selector_and_affinity_name_it() {
     }
 }
 
-/// A node that gives nothing, each with its reason.
+/// A node without any protections, with a reason for each.
 fn bare() -> Protections {
     let not = |why: &str| Err(Unavailable::Runtime(why.to_owned()));
     Protections {
@@ -422,7 +422,7 @@ fn mounts_are_bounded_in_one_pod_and_on_one_node() {
     let Failure { reason, message } = beside(50).unwrap_err();
     let why = "Node didn't have enough resource: mounts, requested: 500, used by the namespace: 25000, capacity for it: 25000";
     assert_eq!((reason.as_str(), message), ("OutOfmounts", format!("Pod was rejected: {why}")));
-    // Others have half of what is left.
+    // Others get half of what is left.
     let mut other = Pod::clone(&heavy);
     other.metadata.namespace = Some("other".to_owned());
     let beside = |own: usize| {

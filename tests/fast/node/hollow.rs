@@ -1,4 +1,4 @@
-//! A hollow node on a real control plane: Pods run and end by the API alone.
+//! A hollow node on a real control plane: Pods run and end through the API alone.
 
 use std::{sync::Arc, time::Duration};
 
@@ -33,12 +33,12 @@ pub async fn cluster() -> Cluster {
     cluster_over(|env, ranges| Arc::new(Hollow::new(env, ranges))).await
 }
 
-/// A node over any executor.
+/// A node with any executor.
 pub async fn cluster_over(executor: impl FnOnce(Env, Vec<IpNet>) -> Arc<dyn Executor> + Send + 'static) -> Cluster {
     start(executor, |_| ()).await
 }
 
-/// A node whose agent is set up otherwise than usual.
+/// A node whose agent is configured differently.
 pub async fn cluster_with(change: impl FnOnce(&mut Config)) -> Cluster {
     start(|env, ranges| Arc::new(Hollow::new(env, ranges)), change).await
 }
@@ -58,7 +58,7 @@ async fn start(
 }
 
 impl Cluster {
-    /// The node's agent is replaced by another one, over the same server.
+    /// Replaces the node's agent by another one, with the same server.
     pub async fn restarted(
         self,
         executor: impl FnOnce(Env, Vec<IpNet>) -> Arc<dyn Executor> + Send + 'static,
@@ -66,7 +66,7 @@ impl Cluster {
         self.again(executor, |_| ()).await
     }
 
-    /// The same by one that is set up otherwise, and finds nothing of the Pods below it.
+    /// The same with an agent configured differently, which finds nothing of the Pods on its machine.
     pub async fn restarted_with(self, change: impl FnOnce(&mut Config)) -> Cluster {
         self.again(|env, ranges| Arc::new(Hollow::new(env, ranges)), change).await
     }
@@ -112,7 +112,7 @@ impl Cluster {
     }
 }
 
-/// Waits for a condition; the clock is a simulated one, so that nothing really sleeps.
+/// Waits for a condition; the clock is simulated, so nothing really sleeps.
 pub async fn until<F: Future<Output = bool>>(what: &str, check: impl Fn() -> F) {
     for _ in 0..2000 {
         if check().await {
@@ -216,7 +216,7 @@ async fn a_deadline_ends_a_pod() {
     assert_eq!(cluster.status("short").await["reason"], "DeadlineExceeded");
 }
 
-/// An hour ahead, or back: it is ended when it has been active for so long, and no earlier or later.
+/// An hour ahead, or back: the Pod is ended when it has been active for the deadline, neither earlier nor later.
 #[tokio::test(start_paused = true)]
 async fn a_deadline_goes_by_time_that_passes_not_by_the_time_of_day() {
     for hours in [1, -1] {
@@ -246,7 +246,7 @@ async fn ready_of(cluster: &Cluster) -> Option<(String, Option<String>)> {
     Some((ready.status, node.metadata.uid))
 }
 
-/// Less than it would take until the next report of all.
+/// Less than the interval of the periodic report.
 const SOON: Duration = Duration::from_secs(5);
 
 #[tokio::test(start_paused = true)]
@@ -255,7 +255,7 @@ async fn what_others_make_of_the_node_is_put_right_at_once() {
     let node = || async { cluster.client.get::<Node>(None, "n1").await.unwrap() };
     let was = node().await;
     let uid = was.metadata.uid.clone();
-    // 1. As after a silence; and a status that somebody has emptied.
+    // 1. As after a silence; and a status that was cleared.
     let silent = json!({ "status": { "conditions": [{ "type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown" }] } });
     let empty = json!({ "status": { "conditions": null, "addresses": null, "capacity": null } });
     for patch in [silent, empty] {
@@ -268,7 +268,7 @@ async fn what_others_make_of_the_node_is_put_right_at_once() {
         };
         tokio::time::timeout(SOON, until("the node says how it is", whole)).await.unwrap();
     }
-    // 2. Labels that somebody has taken away; his own stay.
+    // 2. Labels that were removed; the user's own stay.
     let taken = json!({ "metadata": { "labels": { "kubernetes.io/os": null, "mine": "a" } } });
     cluster.client.merge::<Node>(None, "n1", None, taken).await.unwrap();
     let labelled = || async {
@@ -297,7 +297,7 @@ async fn nobody_is_fought_with_at_full_speed() {
         node.metadata.resource_version.unwrap().parse::<u64>().unwrap()
     };
     let before = revisions().await;
-    // Somebody says the opposite each time that he sees it.
+    // Another writer contradicts it each time.
     let mut said = 0u64;
     let rival = async {
         loop {

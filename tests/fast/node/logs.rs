@@ -128,11 +128,11 @@ fn what_is_no_plain_file_of_the_folder_is_no_log() {
     assert_eq!(newest_attempt(&folder.path()), Some(3));
     assert!(of_attempt(&folder.path().join("0.log")).is_empty());
     assert_eq!(of_attempt(&folder.path().join("3.log")).len(), 1);
-    // One that comes between looking and opening is not followed, nor waited for.
+    // A file that appears between stat and open is neither followed nor waited for.
     for path in [own.join("0.log"), fifo] {
         assert!(tail(&[path], 1).is_err());
     }
-    // The folder is held: who puts a link in its place leads nobody away.
+    // The folder is held open: a link in its place redirects nothing.
     fs::rename(&own, logs.join("ns_web_u1/moved")).unwrap();
     symlink(root.path(), &own).unwrap();
     assert_eq!(newest_attempt(&folder.path()), Some(3));

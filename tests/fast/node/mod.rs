@@ -40,7 +40,7 @@ pub fn pod(spec: Value) -> Pod {
     serde_json::from_value(object).unwrap()
 }
 
-/// A moment, in seconds.
+/// A timestamp, in seconds.
 pub fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_000_000 + second).unwrap()
 }

@@ -1,4 +1,4 @@
-//! What a Pod refers to: as new as the Pod, not asked for again and again, and in turns by namespace.
+//! Objects that a Pod refers to: as new as the Pod, not fetched again and again, and in turns by namespace.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,10 +19,10 @@ use podwright::{
 use serde_json::json;
 use tokio::{sync::mpsc, time::Instant};
 
-/// A server that has nothing, and takes its time to say so.
+/// A server that has no objects, and is slow to say so.
 #[derive(Default)]
 struct Slow {
-    /// By namespace: how many objects it is asked for just now, and the most that were at a time.
+    /// By namespace: the requests in flight, and their maximum.
     asked: Mutex<BTreeMap<String, (usize, usize)>>,
 }
 

@@ -18,7 +18,7 @@ use serde_json::json;
 
 use super::{at, ended, image, pod, ready, running};
 
-/// The actions, shortly.
+/// The actions in short.
 fn short(plan: &PodActions) -> Vec<String> {
     let words = |action: &Action| match action {
         Action::Pull(name) => format!("pull {name}"),
@@ -37,7 +37,7 @@ fn seen(containers: &[(&str, Container)]) -> Observed {
     seen
 }
 
-/// What to do with a Pod that shall run.
+/// The plan for a Pod that is to run.
 fn plan(pod: &Pod, seen: &Observed, now: Timestamp) -> PodActions {
     plan::plan(pod, &Intent::Run, seen, now)
 }
@@ -101,13 +101,13 @@ fn restart_rules_outweigh_the_policy() {
     assert_eq!(short(&plan(&pod(spec), &seen(&[("a", ended(1))]), at(6))), ["Finish"]);
 }
 
-/// That the Pod may use one image does not say that it may use another.
+/// Access to one image does not imply access to another.
 #[test]
 fn an_image_that_was_changed_before_the_start_is_looked_for_anew() {
     let changed = pod(json!({ "containers": [{ "name": "a", "image": "i:2" }] }));
     let mut seen = seen(&[("a", fetched())]);
     assert_eq!(short(&plan(&changed, &seen, at(1))), ["pull a"]);
-    // So is one that may have gone since; the wait before the next try stays.
+    // So is one that may have been deleted since; the wait before the next attempt stays.
     let pod = pod(json!({ "containers": [{ "name": "a", "image": "i:1" }] }));
     for (reason, then) in [(Reason::CreateContainerError, "pull a"), (Reason::CreateContainerConfigError, "start a")] {
         *seen.container_mut("a") = fetched();
@@ -241,7 +241,7 @@ fn sidecars_end_after_the_others_in_reverse_order() {
     assert_eq!(plan(&mains_gone, 3), ["stop s2 at 30"]);
     let last = all(ended(0), ended(0), ended(0), running());
     assert_eq!(plan(&last, 4), ["stop s1 at 30"]);
-    // When the grace is over, nobody waits for anybody; a sidecar gets two seconds at least.
+    // After the grace period nothing waits any more; a sidecar gets two seconds at least.
     let late = all(running(), ended(0), running(), running());
     assert_eq!(plan(&late, 30), ["stop a at 30", "stop s2 at 32", "stop s1 at 32"]);
 }

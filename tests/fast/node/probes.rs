@@ -1,4 +1,4 @@
-//! The counting of probes, and addresses that they mean.
+//! The counting of probes, and the addresses that they refer to.
 
 use k8s_openapi::{
     api::core::v1::{Container, Probe},

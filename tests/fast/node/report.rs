@@ -1,4 +1,4 @@
-//! When a Pod's status is told.
+//! When a Pod's status is reported.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ fn coming() -> PodStatus {
     status("Pending", json!({ "waiting": { "reason": "ContainerCreating" } }))
 }
 
-/// Whether this status is told now.
+/// Whether this status is reported now.
 fn tells(report: &mut Report, status: PodStatus, now: Timestamp) -> bool {
     let pod = Arc::new(pod(json!({ "containers": [{ "name": "a", "image": "i:1" }] })));
     report.next(&pod, status, Standing { removed: false, gone: false, now }).is_some()
@@ -45,7 +45,7 @@ fn the_steps_of_a_pods_making_wait_for_the_next_one() {
     let (start, millis) = (at(0), |ms| at(0) + SignedDuration::from_millis(ms));
     let fresh = || Report::new(&pod(json!({ "containers": [{ "name": "a", "image": "i:1" }] })));
 
-    // That it runs is told at once, and all that came before with it.
+    // That it runs is reported at once, with everything before it.
     let mut report = fresh();
     assert!(!tells(&mut report, coming(), start));
     assert_eq!(report.held_until(), Some(millis(100)));
@@ -54,17 +54,17 @@ fn the_steps_of_a_pods_making_wait_for_the_next_one() {
     assert!(tells(&mut report, status("Running", json!({ "running": {} })), millis(70)));
     assert_eq!(report.held_until(), None);
 
-    // What takes longer is told then.
+    // What takes longer is reported then.
     let mut report = fresh();
     assert!(!tells(&mut report, coming(), start));
     assert!(tells(&mut report, coming(), millis(100)));
 
-    // What is wrong is told at once.
+    // Failures are reported at once.
     let wrong = status("Pending", json!({ "waiting": { "reason": "ErrImagePull" } }));
     assert!(tells(&mut fresh(), wrong, start));
 }
 
-/// The first refusal may come of what the server does not know yet.
+/// The first rejection may be due to the server's outdated state.
 #[test]
 fn a_pod_that_ends_keeps_its_last_status_until_it_is_refused_again_and_again() {
     let mut ended = pod(json!({ "containers": [{ "name": "a", "image": "i:1" }] }));
@@ -74,7 +74,7 @@ fn a_pod_that_ends_keeps_its_last_status_until_it_is_refused_again_and_again() {
     let forbidden = || Status::forbidden("pods", "", "p", "not the node's");
     let last = || status("Succeeded", json!({ "terminated": { "exitCode": 0 } }));
     let (mut now, mut writes) = (at(0), 0);
-    // Once the object itself is deleted, there is nothing more to tell.
+    // Once the object itself is deleted, there is nothing more to report.
     loop {
         match report.next(&ended.pod, last(), Standing { removed: true, gone: false, now }) {
             Some(Work::WriteStatus { .. }) => writes += 1,
@@ -122,7 +122,7 @@ fn a_write_that_is_not_taken_is_tried_again_after_a_while() {
     assert!(newest.gone);
 }
 
-/// One of the server's, at a revision, with this status.
+/// A Pod as stored at a revision, with this status.
 fn stored(revision: u64, status: &PodStatus) -> Arc<Pod> {
     let mut pod = pod(json!({ "containers": [{ "name": "a", "image": "i:1" }] }));
     pod.metadata.resource_version = Some(revision.to_string());
@@ -137,7 +137,7 @@ fn what_somebody_else_has_written_meanwhile_is_not_taken_for_our_own() {
     let mut newest = wanted((*stored(1, &coming())).clone());
     let mut report = Report::new(&newest.pod);
     assert!(report.next(&newest.pod, running(), standing()).is_some());
-    // Ours is taken as revision 2; before the answer comes, the watch brings what somebody has made of it.
+    // Our write becomes revision 2; before the response arrives, the watch delivers a later change.
     newest.pod = stored(3, &status("Pending", json!({ "waiting": {} })));
     report.saw(&newest.pod.status);
     report.written(Ok((*stored(2, &running())).clone()), &mut newest, at(0));
@@ -189,7 +189,7 @@ fn whoever_goes_on_changing_a_status_is_answered_ever_more_seldom() {
     assert!((10..30).contains(&writes.len()), "{writes:?}");
 }
 
-/// A Pod that runs, these of whose containers are ready.
+/// A running Pod with the given readiness of its containers.
 fn ready(containers: &[bool]) -> PodStatus {
     let all = containers.iter().enumerate().map(|(n, ready)| {
         json!({ "name": format!("c{n}"), "image": "i:1", "imageID": "", "ready": ready, "restartCount": 0,
@@ -201,7 +201,7 @@ fn ready(containers: &[bool]) -> PodStatus {
     serde_json::from_value(status).unwrap()
 }
 
-/// A report whose writes the server takes at once.
+/// A report whose writes the server accepts at once.
 struct Told {
     report: Report,
     pod: Wanted,
@@ -214,7 +214,7 @@ impl Told {
         Told { report: Report::new(&pod.pod), pod, writes: Vec::new() }
     }
 
-    /// Whether this is told at that time, in milliseconds.
+    /// Whether this is reported at that time, in milliseconds.
     fn tells(&mut self, status: &PodStatus, millis: i64) -> bool {
         let now = at(0) + SignedDuration::from_millis(millis);
         let standing = Standing { removed: false, gone: false, now };
@@ -253,7 +253,7 @@ fn readiness_that_turns_back_and_forth_has_a_pace() {
     assert!((60..200).contains(&writes.len()), "{} writes", writes.len());
     let late = writes.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
     assert!(late <= 1000, "{late} ms");
-    // What else happens waits for nothing.
+    // Other changes are not delayed.
     let mut ended = ready(&all);
     assert!(!told.tells(&ready(&[false; 150]), 60_000));
     ended.container_statuses.as_mut().unwrap()[0].restart_count = 1;

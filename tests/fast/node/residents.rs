@@ -1,4 +1,4 @@
-//! Which Pod of the node an object of the API means: what its annotations say is nothing to go by.
+//! Which Pod of the node an API object means: its annotations are not trusted.
 
 use std::{path::Path, sync::Arc};
 
@@ -9,7 +9,7 @@ use podwright::{
 };
 use serde_json::{Value, json};
 
-/// An object as the server has it.
+/// An object as stored by the server.
 fn object(namespace: &str, name: &str, uid: &str, metadata: Value) -> Arc<Pod> {
     let mut pod = json!({"metadata": metadata, "spec": {"nodeName": "n1", "containers": [{"name": "c"}]}});
     for (field, value) in [("namespace", namespace), ("name", name), ("uid", uid), ("resourceVersion", "7")] {

@@ -83,7 +83,7 @@ fn what_restarts_stops_first_and_starts_last() {
     assert_eq!(short(&bigger, &seen), nothing);
 }
 
-/// A container that was to be started anew, and has not ended, goes on when nothing asks for that any more.
+/// A container that was to be restarted, and has not ended, goes on when nothing requires the restart any more.
 #[test]
 fn what_was_to_start_anew_is_kept_when_its_resize_is_taken_back() {
     let mut seen = seen("1", "1Mi");

@@ -1,4 +1,4 @@
-//! What is known of the first packets of Pods' connections, and whether a condition of a rule holds for all of them.
+//! The known properties of first packets of Pods' connections, and whether a rule's condition holds for all of them.
 
 use std::net::IpAddr;
 
@@ -10,23 +10,23 @@ use nftables::{
 
 use crate::Family;
 
-/// The names of all Pods' links begin so.
+/// The prefix of all Pods' links.
 const LINKS: &str = "pw";
 
-/// The first packets of connections that Pods open, or that others open to them.
+/// The first packets of connections from or to Pods.
 #[derive(Clone, Copy)]
 pub struct Packet<'a> {
     pub family: Family,
-    /// The ranges of the node's Pods, of this family alone; none where they are not known.
+    /// The ranges of the node's Pods, only of this family; empty if unknown.
     pub pods: &'a [IpNet],
     /// It comes from a Pod; otherwise it goes to one.
     pub from_pod: bool,
 }
 
-/// What is in a named set; `None`: that is not known.
+/// The contents of a named set; `None`: unknown.
 pub type Sets<'a> = &'a dyn Fn(&str) -> Option<&'a [Option<Expression<'static>>]>;
 
-/// Which of the packets a condition holds for.
+/// For which of the packets a condition holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Match {
     Always,
@@ -48,7 +48,7 @@ impl Match {
         if holds { Always } else { Never }
     }
 
-    /// Of conditions of which one is enough.
+    /// For alternative conditions.
     fn any(all: impl Iterator<Item = Match>) -> Match {
         all.fold(Never, |found, one| match (found, one) {
             (Always, _) | (_, Always) => Always,
@@ -78,7 +78,7 @@ impl Packet<'_> {
         }
     }
 
-    /// A field of a header that the packet does not have matches nothing, whatever is compared.
+    /// A field of a header that the packet lacks never matches, whatever it is compared with.
     fn is_other_family(&self, left: &NamedExpression<'_>) -> bool {
         let NamedExpression::Payload(Payload::PayloadField(field)) = left else { return false };
         match self.family {
@@ -120,7 +120,7 @@ impl Packet<'_> {
         }
     }
 
-    /// Whether the addresses of the node's Pods are among these.
+    /// Whether all addresses of the node's Pods are among these.
     fn has_pods(&self, right: &Expression<'_>) -> Match {
         let Some((first, last)) = bounds(right) else { return Sometimes };
         if self.pods.is_empty() {
@@ -138,7 +138,7 @@ impl Packet<'_> {
     }
 }
 
-/// The set that is named, if one is.
+/// The named set, if it is one.
 pub fn set_name<'a>(right: &'a Expression<'_>) -> Option<&'a str> {
     match right {
         Expression::String(name) => name.strip_prefix('@'),
@@ -146,7 +146,7 @@ pub fn set_name<'a>(right: &'a Expression<'_>) -> Option<&'a str> {
     }
 }
 
-/// What holds for some element of a set, or for the one value that there is.
+/// The result for some element of a set, or for the single value.
 fn any_of(right: &Expression<'_>, holds: &dyn Fn(&Expression<'_>) -> Match) -> Match {
     match right {
         Expression::Named(NamedExpression::Set(items)) => Match::any(items.iter().map(|item| match item {
@@ -187,7 +187,7 @@ fn address(text: &Expression<'_>) -> Option<IpAddr> {
     }
 }
 
-/// Conditions and verdicts as nft writes them, more or less; what only counts or logs is left out.
+/// Conditions and verdicts, approximately in nft syntax; without counters and logging.
 pub fn words(statement: &Statement<'_>) -> Option<String> {
     match statement {
         Statement::Match(condition) => {

@@ -1,8 +1,9 @@
-//! Listings of others' rules as nft has them, and what is found in them.
+//! Listings of others' rules in nft's format, and the conflicts found in them.
 
 use super::*;
 
-/// The conflicts of a table `inet t` whose chain `base` has these rules, as `chain: rule`, with the handle of the rule: its number.
+/// The conflicts of a table `inet t` whose chain `base` has these rules, as `chain: rule`, with the rule's handle, which is its
+/// number.
 fn found(hook: &str, policy: &str, rules: &[Value]) -> Vec<String> {
     let chain = json!({"chain": {"family": "inet", "table": "t", "name": "base", "hook": hook, "policy": policy}});
     let rule = |(at, (chain, expr)): (usize, (&str, &Value))| json!({"rule": {"family": "inet", "table": "t", "chain": chain, "handle": at, "expr": expr}});
@@ -19,7 +20,7 @@ fn found(hook: &str, policy: &str, rules: &[Value]) -> Vec<String> {
     listing.conflicts(&ranges, &Family::ALL).into_iter().map(words).collect()
 }
 
-/// Sets of the table, as nft lists them.
+/// Sets of the table, in nft's format.
 fn sets() -> Value {
     let set = |name: &str, elem: Value| json!({"set": {"family": "inet", "table": "t", "name": name, "type": "ipv4_addr", "elem": elem}});
     let net = json!({"prefix": {"addr": "10.244.0.0", "len": 16}});
@@ -66,7 +67,7 @@ fn what_is_in_a_named_set_counts() {
         assert_eq!(accepts(saddr(op, &json!(set))), is_accepted, "{op} {set}");
     }
     assert!(accepts(meta("iifname", &json!("@links"))));
-    // What drops them is found as well.
+    // A dropping rule is found as well.
     let drops = json!([saddr("==", &json!("@pods")), {"drop": null}]);
     assert_eq!(found("forward", "accept", &[drops]), ["base: rule of chain base: ip saddr @pods drop (0)"]);
 }
@@ -100,7 +101,7 @@ fn dropping_policies_of_others_are_found() {
     let found = Listing::parse(listing).unwrap().conflicts(&[], &[Family::V4]);
     let found: Vec<String> = found.iter().map(|c| format!("{} {} {}", c.family, c.table, c.chain)).collect();
     assert_eq!(found, ["ip filter FORWARD", "inet firewalld filter_INPUT", "inet podwright forward"]);
-    // What cannot be read is not the same as nothing.
+    // An unreadable listing differs from an empty one.
     for listing in ["", "not json", "[]", "{}", r#"{"nftables": {}}"#, r#"{"nftables": [{}"#] {
         assert!(Listing::parse(listing).is_err(), "{listing}");
     }
@@ -183,7 +184,7 @@ fn chains_are_followed_and_no_circle_is_walked_for_ever() {
     assert_eq!(found("forward", "accept", &[to("goto"), in_other(&back), drop.clone()]), [""; 0]);
     let after = ["base: rule of chain base: drop (2)"];
     assert_eq!(found("forward", "accept", &[to("jump"), in_other(&back), drop]), after);
-    // The kernel refuses circles; what is read might have one.
+    // The kernel rejects loops; a listing might contain one.
     let circle = vec![in_other(&to("jump")); 64];
     assert_eq!(found("forward", "drop", &[vec![to("jump")], circle].concat()), [""; 0]);
 }

@@ -1,35 +1,35 @@
-//! Pods whose links wait before they are looked at again.
+//! Back-off for checks of Pods' links.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::{CONTESTED, LONG_REST, TOLD};
 
-/// Which Pods' links wait for their next look: those that somebody keeps changing. A Pod may be able to do that to its own link,
-/// and nobody else's waits for it.
+/// The Pods' links that wait for their next check because they keep changing. A Pod may be able to change its own link, and must
+/// not delay others.
 #[derive(Default)]
 pub struct Backoff {
     pods: BTreeMap<String, Turn>,
 }
 
 struct Turn {
-    /// Since when its repairs are counted, and how often each was made.
+    /// The start of the counting period, and the count of each repair.
     since: Instant,
     repairs: BTreeMap<String, u32>,
-    /// Until when it is not looked at.
+    /// Until when it is not checked.
     rests: Instant,
-    /// Whether there may be something to mend when it has rested.
+    /// Whether a check is due after that.
     due: bool,
 }
 
 impl Backoff {
-    /// Whether a Pod's link may be looked at now; otherwise it is when it has rested.
+    /// Whether a Pod's link may be checked now; otherwise it is after its pause.
     pub fn may_look(&mut self, owner: &str) -> bool {
         let resting = self.pods.get_mut(owner).filter(|turn| turn.rests > Instant::now());
         resting.map(|turn| turn.due = true).is_none()
     }
 
-    /// A Pod's link was mended, which took so long.
+    /// A Pod's link was repaired, which took this long.
     pub fn mended(&mut self, owner: String, what: String, took: Duration) {
         let now = Instant::now();
         self.pods.retain(|_, turn| now - turn.since < TOLD || turn.rests > now || turn.due);
@@ -42,7 +42,7 @@ impl Backoff {
         }
     }
 
-    /// Those that have rested and are to be looked at.
+    /// Those whose pause is over and whose check is due.
     pub fn rested(&mut self, now: Instant) -> Vec<String> {
         let over = self.pods.iter_mut().filter(|(_, turn)| turn.due && turn.rests <= now);
         let due = |(owner, turn): (&String, &mut Turn)| {

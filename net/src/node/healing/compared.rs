@@ -1,12 +1,12 @@
-//! What each interface of the kernel has, compared with what is wanted of it, and mended.
+//! Compares the kernel's state behind each interface with the desired one, and repairs it.
 //!
-//! | interface | what is wanted | compared and mended by |
+//! | interface | desired state | compared and repaired by |
 //! |---|---|---|
-//! | nf_tables | [`crate::state::NetworkState`], as the tables have it in memory | [`crate::dataplane::Dataplane`] |
+//! | nf_tables | [`crate::state::NetworkState`], mirrored in memory | [`crate::dataplane::Dataplane`] |
 //! | rtnetlink of the node and of each Pod | [`LinkState`] | [`crate::links::Links`] |
 //! | the same | [`crate::overlay::Overlay`] | [`crate::links::Links`] |
 //! | sysctls | [`Settings`] | [`Settings`] |
-//! | the mount of the namespace, the record of addresses | that they are there | [`netlink`], [`crate::ipam::Ipam`] |
+//! | the mount of the namespace, the record of addresses | that they exist | [`netlink`], [`crate::ipam::Ipam`] |
 
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,7 +20,7 @@ use crate::links::{self, Lacks, LinkState};
 use crate::{Error, NodeNetns, Result, netlink};
 
 impl Inner {
-    /// Mends the tables where somebody else has written to the ruleset, or `whole`: in any case.
+    /// Repairs the tables if others have written to the ruleset, or in any case if `whole`.
     pub(super) fn mend_tables(&self, whole: bool) -> Result<Vec<String>> {
         let mut dataplane = lock(&self.dataplane);
         if self.is_removed() || !(dataplane.is_suspect()? || whole) {
@@ -30,7 +30,7 @@ impl Inner {
         dataplane.mend()
     }
 
-    /// Mends the node's settings, the mount that pins its namespace, and the record of Pods' addresses.
+    /// Repairs the node's settings, the mount that pins its namespace, and the record of Pods' addresses.
     pub(super) fn mend_settings(&self) -> Result<Vec<String>> {
         let _links = lock(&self.links);
         if self.is_removed() {
@@ -51,7 +51,7 @@ impl Inner {
         Ok(mended)
     }
 
-    /// Mends the addresses and routes of the node's `lo`, and finds what the node's side of Pods' links lacks.
+    /// Repairs the addresses and routes of the node's `lo`, and finds what the node's side of Pods' links lacks.
     pub(super) fn mend_node(&self) -> Result<Lacks> {
         let mut links = lock(&self.links);
         if self.is_removed() {
@@ -66,7 +66,7 @@ impl Inner {
         Ok(lacks)
     }
 
-    /// What is wanted of the node's links now.
+    /// The current desired state of the node's links.
     fn link_state(&self) -> LinkState {
         let owners: Vec<String> = lock(&self.attached).keys().cloned().collect();
         let ipam = lock(&self.ipam);
@@ -111,7 +111,7 @@ impl Inner {
     }
 }
 
-/// Whether what lies at the pin's path is the namespace.
+/// Whether the file at the pin's path is the namespace.
 fn is_pinned(netns: &NodeNetns) -> Result<bool> {
     let Some(path) = netns.pinned() else { return Ok(true) };
     match netlink::open_pinned(path)? {

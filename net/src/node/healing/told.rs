@@ -1,16 +1,16 @@
-//! What is told of repairs, and how often.
+//! Rate-limits reports of repairs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use super::{CONTESTED, Repair, TOLD};
 
-/// What has been told, so that nobody fills a log by undoing what is mended.
+/// What was reported, so that undoing repairs cannot fill the log.
 pub struct Told {
     tell: Box<dyn FnMut(Repair) + Send>,
-    /// When it was told, and how often it happened since.
+    /// The time of the last report, and how often it happened since.
     last: BTreeMap<String, (Instant, u32)>,
-    /// What of that was a Pod's: who contests it has [turns](super::backoff::Backoff) of his own.
+    /// Those about Pods: they have their own [back-off](super::backoff::Backoff).
     of_pods: BTreeSet<String>,
 }
 
@@ -42,13 +42,13 @@ impl Told {
         (self.tell)(Repair::Lost(owner));
     }
 
-    /// Whether somebody keeps undoing what is mended.
+    /// Whether repairs keep being undone.
     pub fn is_contested(&self) -> bool {
         let mut nodes = self.last.iter().filter(|(what, _)| !self.of_pods.contains(*what));
         nodes.any(|(_, (at, times))| at.elapsed() < TOLD && *times >= CONTESTED)
     }
 
-    /// How often it has happened since it was told; 0: it is to be told.
+    /// How often it has happened since it was reported; 0: report it.
     fn again(&mut self, what: &str) -> u32 {
         self.last.retain(|_, (at, _)| at.elapsed() < TOLD);
         self.of_pods.retain(|what| self.last.contains_key(what));

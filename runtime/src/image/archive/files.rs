@@ -1,4 +1,4 @@
-//! An archive's files, spread out below `tmp/` under names of ours, and read by the names that the archive gives them.
+//! An archive's files, extracted below `tmp/` under generated names, and looked up by their names in the archive.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ use super::super::unpack::decompress;
 use super::super::view::parts;
 use super::super::{ImageError, Options, Result};
 
-/// Where an OCI layout has its content, by digest.
+/// Where an OCI layout stores its content, by digest.
 const BLOBS: &str = "blobs/sha256/";
 
 #[derive(Default)]
@@ -24,9 +24,9 @@ pub(super) struct Files {
     files: HashMap<String, Stored>,
     /// Older docker archives link equal layers to each other.
     links: HashMap<String, String>,
-    /// Bytes of the documents that were read.
+    /// Total bytes of documents read.
     documents: Cell<u64>,
-    /// Gone with them.
+    /// Removed with this struct.
     _dir: Option<Temp>,
 }
 
@@ -53,7 +53,7 @@ impl Files {
         options: &Options,
         allowance: &Arc<Allowance>,
     ) -> io::Result<()> {
-        // An archive holds layers, so several times a layer's bound is plenty.
+        // An archive holds several layers, so a multiple of a layer's limit is plenty.
         let limit = options.max_layer_bytes.saturating_mul(4);
         let reader = HashingReader::new(decompress(allowance.packed(archive))?, limit);
         let mut tar = TarReader::new(BufReader::new(allowance.unpacked(reader)));
@@ -73,7 +73,7 @@ impl Files {
             }
             match entry.kind {
                 Kind::File => {
-                    // It is hashed as a whole, holes and all.
+                    // It is hashed completely, including holes.
                     allowance.spend(if entry.is_sparse() { entry.size } else { 0 })?;
                     let path = dir.join(count.to_string());
                     tar.copy_data(&entry, &mut File::create_new(&path)?)?;
@@ -93,7 +93,7 @@ impl Files {
         Ok(())
     }
 
-    /// Nobody's tools write links for content by digest, there are no two names of the same there.
+    /// No tool writes links for content-addressed files, which never have two names.
     fn link(&mut self, name: String, target: String) -> Result<()> {
         if name.starts_with(BLOBS) {
             return Err(ImageError::Invalid(format!("{name} is a link in the archive, and has no content of its own")));
@@ -118,7 +118,7 @@ impl Files {
         None
     }
 
-    /// What is there by a name. A blob of an OCI layout is what its name says, whatever the archive has by that name.
+    /// A file by name. A blob of an OCI layout must match its digest.
     pub fn need(&self, name: &str) -> Result<&Stored> {
         let stored = self.get(name).ok_or_else(|| ImageError::Invalid(format!("the archive lacks {name}")))?;
         if let Some(hex) = name.strip_prefix(BLOBS) {
@@ -132,7 +132,7 @@ impl Files {
         File::open(&stored.path).map_err(|e| ImageError::io("open", &stored.path, e))
     }
 
-    /// Reads a small file. An index may name one again and again, so what is read is bounded, not only what is there.
+    /// Reads a small file. An index may refer to one repeatedly, so the total read is limited, not only the stored size.
     pub fn document(&self, name: &str) -> Result<Vec<u8>> {
         let stored = self.need(name)?;
         if stored.size > MAX_DOCUMENT {
@@ -162,7 +162,7 @@ fn join_relative(folder: &str, target: &str) -> String {
     done.join("/")
 }
 
-/// Where an OCI layout has the content of a digest.
+/// The path of a digest's content in an OCI layout.
 pub(super) fn blob_name(digest: &str) -> Result<String> {
     digest::check(digest)?;
     Ok(format!("{BLOBS}{}", digest::hex_of(digest)))

@@ -1,8 +1,8 @@
-//! Archives in the making, honest ones and others.
+//! Builders for test archives, well-formed and hostile.
 
 use tar::{Builder, EntryType, Header};
 
-/// A tar in the making.
+/// A tar being built.
 pub struct Tar(pub Builder<Vec<u8>>);
 
 impl Tar {
@@ -21,7 +21,7 @@ impl Tar {
         if kind == EntryType::Char || kind == EntryType::Block {
             header.set_device_major(1).and_then(|()| header.set_device_minor(3)).unwrap();
         }
-        // Names go in raw: the builder's own setters refuse what hostile archives contain.
+        // Names are written raw: the builder's own setters reject hostile ones.
         header.as_gnu_mut().unwrap().name[..path.len()].copy_from_slice(path.as_bytes());
         header.as_gnu_mut().unwrap().linkname[..link.len()].copy_from_slice(link.as_bytes());
         header.set_cksum();
@@ -45,13 +45,13 @@ impl Tar {
         self.entry(path, EntryType::Link, 0o644, target, b"")
     }
 
-    /// The path of the next entry, as long as it likes.
+    /// The path of the next entry, of any length.
     pub fn path(mut self, path: &str) -> Tar {
         self.0.append_pax_extensions([("path", path.as_bytes())]).unwrap();
         self
     }
 
-    /// The same of what it links to.
+    /// The same for its link target.
     pub fn target(mut self, target: &str) -> Tar {
         self.0.append_pax_extensions([("linkpath", target.as_bytes())]).unwrap();
         self
@@ -89,7 +89,7 @@ pub fn sparse(path: &str, size: u64) -> Vec<u8> {
     [header.as_bytes().as_slice(), &[0; 1024]].concat()
 }
 
-/// A GNU sparse file with one byte in each of so many blocks of the disk.
+/// A GNU sparse file with one byte in each of this many disk blocks.
 pub fn scattered(path: &str, blocks: u64) -> Vec<u8> {
     let parts: Vec<[u8; 24]> = (0..blocks)
         .map(|block| {

@@ -1,4 +1,4 @@
-//! The programs on cgroups that decide about devices: one that somebody has taken away is attached again.
+//! The device filters of cgroups: one that was detached externally is attached again.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::spec::CgroupName;
 use crate::{Error, Result};
 use podwright_sys::{Kernel, bpf};
 
-/// A program that decides about devices, for as long as we are there.
+/// A device filter program, kept loaded while we run.
 #[derive(Clone, Debug)]
 pub struct Held {
     id: u32,
@@ -19,14 +19,14 @@ pub struct Held {
 }
 
 impl Held {
-    /// `None`: no program decides.
+    /// `None`: no program is used.
     pub fn of(guard: &Guard) -> Result<Option<Held>> {
         let Guard::Program(program) = guard else { return Ok(None) };
         let id = bpf::id_of(program.as_fd()).map_err(failed("a program's id"))?;
         Ok(Some(Held { id, program: program.clone() }))
     }
 
-    /// What an earlier agent has attached to a cgroup.
+    /// The program that an earlier agent attached to a cgroup.
     pub fn found(cgroup: &Path) -> Result<Option<Held>> {
         let ids = bpf::device_programs(cgroup).map_err(failed(&cgroup.display().to_string()))?;
         let Some(id) = ids.last().copied() else { return Ok(None) };
@@ -34,7 +34,7 @@ impl Held {
         Ok(Some(Held { id, program: Arc::new(program) }))
     }
 
-    /// Whether it had to be attached again.
+    /// Returns whether it had to be attached again.
     fn mend(&self, kernel: &Kernel, cgroup: &Path) -> Result<bool> {
         let ids = bpf::device_programs(cgroup).map_err(failed(&cgroup.display().to_string()))?;
         if ids.contains(&self.id) {
@@ -51,7 +51,7 @@ fn failed(what: &str) -> impl FnOnce(std::io::Error) -> Error {
 }
 
 pub fn mend(inner: &Inner, kernel: &Kernel, sandbox: &Sandbox) -> Result<Vec<String>> {
-    // Nothing decides on a host that refuses such programs.
+    // A host that refuses such programs has none.
     if inner.tree.capabilities.devices_refused.is_some() {
         return Ok(Vec::new());
     }
@@ -64,7 +64,7 @@ pub fn mend(inner: &Inner, kernel: &Kernel, sandbox: &Sandbox) -> Result<Vec<Str
     Ok(mended)
 }
 
-/// The cgroups of what runs, with the programs that they are to have.
+/// The cgroups of everything running, with their intended programs.
 fn held(inner: &Inner, sandbox: &Sandbox) -> Result<Vec<(CgroupName, Held)>> {
     let mut state = sandbox.state();
     if !state.ready() {
@@ -74,7 +74,7 @@ fn held(inner: &Inner, sandbox: &Sandbox) -> Result<Vec<(CgroupName, Held)>> {
     let mut all = Vec::new();
     let pause = cgroup.child(PAUSE);
     if state.held.is_none() {
-        // One that is loaded anew is another one: an earlier agent's stays.
+        // A newly loaded one would differ: an earlier agent's is kept.
         state.held = match Held::found(&inner.tree.path(&pause))? {
             Some(held) => Some(held),
             None => Held::of(&inner.guard(&[])?)?,

@@ -1,7 +1,7 @@
 //! The sysctls of a sandbox's own namespaces, compared with what was set there.
 //!
-//! They are compared as the kernel shows them, which may be otherwise than they were written (`0x10`, ranges, a value that is cut to
-//! what there can be): what it shows after it was written is what it is to show.
+//! They are compared with what the kernel showed after writing them, which may differ from the written text (`0x10`, ranges,
+//! clamped values).
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -29,13 +29,13 @@ pub fn mend(inner: &Inner, _: &Kernel, sandbox: &Sandbox) -> Result<Vec<String>>
             namespaces.push((netns.try_clone().map_err(|e| Error::Kernel(format!("dup: {e}")))?, NEWNET));
         }
         let ipc = (!spec.host_ipc).then(|| (state.pid, inner.tree.path(&spec.cgroup.child(PAUSE))));
-        // A thread cannot join a user namespace: it looks from here.
+        // A thread cannot join a user namespace: it reads from here.
         (sysctl::from_outside(sysctl::files(spec)?, spec.users), state.sysctls.clone(), ipc)
     };
     if let Some((pid, cgroup)) = ipc {
         namespaces.push((own(pid, "ipc", &cgroup)?, NEWIPC));
     }
-    // A namespace is a thread's: this one ends with the look.
+    // Namespaces are per thread: this thread ends with the check.
     let looked = std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().spawn_scoped(scope, || look(&namespaces, &files, known));
         thread.map(|thread| thread.join())
@@ -46,15 +46,15 @@ pub fn mend(inner: &Inner, _: &Kernel, sandbox: &Sandbox) -> Result<Vec<String>>
     Ok(mended.into_iter().map(|name| format!("{name} of sandbox {}", sandbox.id)).collect())
 }
 
-/// A namespace of the sandbox's first process, which is none of ours, and which is alone in this cgroup: else the process is another
-/// one by now.
+/// A namespace of the sandbox's first process, if it is not our own and the process is alone in this cgroup: otherwise its pid has
+/// been reused.
 fn own(pid: u32, kind: &str, cgroup: &Path) -> Result<OwnedFd> {
     let failed = |e| Error::Kernel(format!("the {kind} namespace of process {pid}: {e}"));
     let namespace = namespace_of(pid, kind).map_err(failed)?;
     let inode = |file: &std::fs::File| file.metadata().map(|found| found.ino());
     let theirs = std::fs::File::from(namespace);
     let ours = std::fs::File::from(namespace_of(std::process::id(), kind).map_err(failed)?);
-    // Asked afterwards: who has that number and is there now has had it from the sandbox's beginning.
+    // Checked afterwards: a process that has that pid and is there now has had it since the sandbox's start.
     let is_its =
         inode(&theirs).map_err(failed)? != inode(&ours).map_err(failed)? && cgroup::procs(cgroup).contains(&pid);
     match is_its {
@@ -63,7 +63,7 @@ fn own(pid: u32, kind: &str, cgroup: &Path) -> Result<OwnedFd> {
     }
 }
 
-/// In a thread of its own. Gives the names of what was put back, and what the kernel shows now.
+/// Runs in its own thread. Returns the names of restored sysctls, and what the kernel shows now.
 fn look(
     namespaces: &[(OwnedFd, u64)],
     files: &Files,
@@ -112,20 +112,20 @@ mod tests {
         put("range", "0\t1000\n");
         put("most", "16\n");
         let look = |known| put_back(&kernel, folder.path(), &files, known).unwrap();
-        // A kernel that shows 16 where 0x10 is written: here it is a file, which shows what was written.
+        // Simulates a kernel that shows 16 after writing 0x10: here it is a file, which shows the written text.
         let (mended, shown) = look(Some(vec!["0 1000".to_owned(), "16".to_owned()]));
         assert_eq!((mended, &shown[..]), (vec![], &["0 1000".to_owned(), "16".to_owned()][..]));
         put("range", "5\t7\n");
         let (mended, now) = look(Some(shown.clone()));
         assert_eq!((mended, &now), (vec!["range".to_owned()], &shown));
-        // At the first look there is only what was asked for.
+        // The first check only has the specification.
         put("range", "5 7");
         let (mended, now) = look(None);
         assert_eq!((mended.len(), &now[..]), (2, &["0 1000".to_owned(), "0x10".to_owned()][..]));
         assert_eq!(look(Some(now)).0, [""; 0]);
     }
 
-    /// A process has the number of the sandbox's first one, in namespaces that are not ours: it is not it, where it is not in its cgroup.
+    /// A process has the pid of the sandbox's first one, in namespaces that are not ours: it is not accepted outside its cgroup.
     #[test]
     fn a_namespace_is_taken_of_the_sandboxs_own_process_alone() {
         let mut child = std::process::Command::new("unshare").args(["--ipc", "sleep", "1000"]).spawn().unwrap();

@@ -1,4 +1,4 @@
-//! Births and ends, tried without a container: a process stands for each.
+//! Tests births and exits without a container: a plain process stands for each.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,7 +15,7 @@ use crate::peer::Peer;
 use crate::protocol::{Call, Request};
 use crate::writer::Writer;
 
-/// A process to be killed, or not.
+/// A process that may get killed.
 struct Victim(Child);
 
 impl Victim {
@@ -71,7 +71,7 @@ fn shim() -> Shim {
 
 const EXEC: u64 = 7;
 
-/// An exec whose entrant has this number; and the entrant's end of the socket.
+/// An exec whose entrant has this pid; and the entrant's end of the socket.
 fn exec(pid: u32, entrant: &Victim) -> (Shim, OwnedFd) {
     let (ours, theirs) = io::message_pair().unwrap();
     io::tell_senders(ours.as_fd()).unwrap();
@@ -107,12 +107,12 @@ fn tell_of(newborn: &Victim, socket: &OwnedFd, master: Option<&OwnedFd>) {
     io::send(socket.as_fd(), &message, &given).unwrap();
 }
 
-/// Whether the one that waits was told to go on.
+/// Whether the waiting process was told to go on.
 fn goes_on(socket: &OwnedFd) -> bool {
     io::receive(socket.as_fd(), &mut [0; 4], &mut Vec::new()).is_ok_and(|got| got == GO.len())
 }
 
-/// The news of the birth may lie in the socket already when nobody waits for the process any more.
+/// The birth message may already be in the socket when the process is no longer wanted.
 #[test]
 fn who_is_born_of_a_withdrawn_exec_is_killed_and_never_goes_on() {
     type Withdraw = fn(&mut Shim);
@@ -133,7 +133,7 @@ fn who_is_born_of_a_withdrawn_exec_is_killed_and_never_goes_on() {
     }
 }
 
-/// A container may have its hand on the socket: what it says of births is nothing.
+/// A container may control the socket: its messages about births are ignored.
 #[test]
 fn a_birth_is_believed_of_who_was_cloned_for_it_and_once() {
     let (entrant, first, second) = (Victim::new(), Victim::new(), Victim::new());
@@ -147,7 +147,7 @@ fn a_birth_is_believed_of_who_was_cloned_for_it_and_once() {
     tell_of(&first, &theirs, Some(&no_terminal));
     shim.exec_said(EXEC);
     assert!(shim.execs[0].master.is_none(), "not everything is a terminal's master");
-    // The process that was born is the one that speaks now; as long as it has not executed it can.
+    // The born process sends now; it can until it has executed.
     shim.execs[0].pid = std::process::id();
     tell_of(&second, &theirs, None);
     shim.exec_said(EXEC);
@@ -155,7 +155,7 @@ fn a_birth_is_believed_of_who_was_cloned_for_it_and_once() {
     assert!(goes_on(&theirs) && !goes_on(&theirs));
 }
 
-/// A container whose builder has this number, and is `child`; and that one's end of the socket.
+/// A container whose builder has this pid, and is `child`; and that one's end of the socket.
 fn container(pid: u32, child: &Victim, terminal: bool) -> (Shim, OwnedFd) {
     let (ours, theirs) = io::message_pair().unwrap();
     io::tell_senders(ours.as_fd()).unwrap();
@@ -189,7 +189,7 @@ fn container(pid: u32, child: &Victim, terminal: bool) -> (Shim, OwnedFd) {
     (shim, theirs)
 }
 
-/// The same of a container's first process, which waits until it is started.
+/// The same for a container's first process, which waits until it is started.
 #[test]
 fn a_container_is_born_of_its_builder_and_once() {
     let (builder, first, second) = (Victim::new(), Victim::new(), Victim::new());
@@ -207,7 +207,7 @@ fn a_container_is_born_of_its_builder_and_once() {
     tell_of(&first, &theirs, None);
     shim.container_said(0);
     assert_eq!(of(&shim), (Phase::Created, true, first.0.id()));
-    // Whoever speaks now is the process, or has its socket.
+    // The sender is now the process, or has its socket.
     let slot = shim.containers[0].as_mut().unwrap();
     (slot.phase, slot.pid) = (Phase::Creating(1, 1), own);
     tell_of(&second, &theirs, None);
@@ -223,7 +223,7 @@ fn a_container_is_born_of_its_builder_and_once() {
     assert!(lost.failure.is_some() && lost.stdio.input.is_none() && lost.stdio.outputs[0].is_none());
 }
 
-/// An agent need not wait for the birth before it asks for the start.
+/// An agent need not wait for the birth before requesting the start.
 #[test]
 fn a_start_that_is_asked_for_before_the_birth_comes_with_it() {
     let (builder, first) = (Victim::new(), Victim::new());
@@ -249,7 +249,7 @@ fn a_start_that_is_asked_for_before_the_birth_comes_with_it() {
     assert_eq!(of(&shim), Some((Phase::Starting(1, 2), None)));
     assert!(goes_on(&theirs) && !goes_on(&theirs));
 
-    // Nor is it let go for an agent that is gone.
+    // Nor is it started for an agent that is gone.
     let (mut shim, theirs) = container(std::process::id(), &builder, false);
     io::set_nonblocking(theirs.as_fd()).unwrap();
     ask(&mut shim, 2);
@@ -257,7 +257,7 @@ fn a_start_that_is_asked_for_before_the_birth_comes_with_it() {
     shim.container_said(0);
     assert_eq!((of(&shim), goes_on(&theirs)), (Some((Phase::Created, None)), false));
 
-    // Who is not born in time is not started either, and who asked need not wait.
+    // A process not born in time is not started either, and the requester is not kept waiting.
     let (mut shim, theirs) = container(std::process::id(), &Victim::new(), false);
     io::set_nonblocking(theirs.as_fd()).unwrap();
     ask(&mut shim, 2);
@@ -267,7 +267,7 @@ fn a_start_that_is_asked_for_before_the_birth_comes_with_it() {
     assert_eq!((of(&shim), goes_on(&theirs)), (Some((Phase::Created, None)), false));
 }
 
-/// Nobody waits for ever for who is to be born, or to execute.
+/// Births and executions have a time limit.
 #[test]
 fn a_container_whose_birth_takes_too_long_is_killed() {
     let mut builder = Victim::new();
@@ -280,7 +280,7 @@ fn a_container_whose_birth_takes_too_long_is_killed() {
     assert!(builder.is_killed());
 }
 
-/// Whoever asked is gone without a word: first as when a session ends, then by force.
+/// The requester vanished: first a hangup as when a session ends, then a kill.
 #[test]
 fn an_exec_without_its_agent_is_hung_up_on_and_then_killed() {
     let mut entrant = Victim::new();
@@ -291,7 +291,7 @@ fn an_exec_without_its_agent_is_hung_up_on_and_then_killed() {
     shim.execs[0].born = true;
     shim.kill_overdue(5000);
     assert!(shim.execs[0].abandoned && shim.execs[0].deadline_ms == Some(5000 + HANG_UP_MS));
-    // It ended of the SIGHUP: `sleep` is not deaf.
+    // It exited on SIGHUP: `sleep` does not ignore it.
     assert_eq!(entrant.0.wait().unwrap().signal(), Some(libc::SIGHUP));
 
     let mut deaf = Victim(

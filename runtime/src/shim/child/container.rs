@@ -1,4 +1,4 @@
-//! The life of a container's first process: its root is built out here, then it is born inside, and waits to be started.
+//! The start of a container's first process: its root is built outside, then it is born inside, and waits to be started.
 
 use std::convert::Infallible;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,18 +14,18 @@ use crate::protocol::{ContainerPlan, Failure};
 use podwright_sys::fs::clean;
 use podwright_sys::{Kernel, io, mount, process};
 
-/// What a container lives in, beside the namespaces of its own.
+/// What a container uses beside its own namespaces.
 pub struct Home<'a> {
-    /// `pause`, and which of its namespaces it shares.
+    /// `pause`, and which of its namespaces are shared.
     pub pause: BorrowedFd<'a>,
     pub shared: u64,
     pub pids: Pids<'a>,
-    /// Its users, if they are not the host's.
+    /// Its user namespace, if it has one.
     pub users: Option<Users<'a>>,
 }
 
 impl Home<'_> {
-    /// The process whose PID namespace is the container's, if there is one before its own.
+    /// The process in whose PID namespace the container runs, if it is not a new one.
     fn companion(&self) -> Option<BorrowedFd<'_>> {
         match self.pids {
             Pids::Of(target) => Some(target),
@@ -39,13 +39,13 @@ impl Home<'_> {
 pub enum Pids<'a> {
     /// A new one.
     New,
-    /// That of this process.
+    /// The one of this process.
     Of(BorrowedFd<'a>),
     /// The shim's: the machine's.
     Shims,
 }
 
-/// The builder: joins the sandbox's namespaces, builds the root and enters it, has the process borne, completes what takes the
+/// The builder: joins the sandbox's namespaces, builds the root and enters it, has the process born, completes what needs the
 /// process's PID namespace, and reports it.
 pub fn container(context: ChildContext<'_>, plan: &ContainerPlan, home: &Home<'_>) -> Infallible {
     let mut also = vec![home.pause];
@@ -84,7 +84,7 @@ fn build(context: &ChildContext<'_>, kernel: &Kernel, plan: &ContainerPlan, home
         false => None,
     };
     kernel.pivot_root(root.fd())?;
-    // Whoever makes a mount namespace of its own of this one, or is to have no right to anything more, must find it complete.
+    // A process that copies this mount namespace, or is about to lose its privileges, must find it complete.
     let (pid, pidfd) = match home.pids {
         Pids::New => {
             let (pid, pidfd) = have_borne(context, kernel, plan, home, given)?;
@@ -104,13 +104,13 @@ fn build(context: &ChildContext<'_>, kernel: &Kernel, plan: &ContainerPlan, home
     told.map(drop).map_err(|e| refused(format!("sendmsg: {e}")))
 }
 
-/// CAP_SYS_ADMIN, with which a container may mount and unmount.
+/// CAP_SYS_ADMIN, which allows a container to mount and unmount.
 const SYS_ADMIN: u64 = 1 << 21;
 
-/// The copy of the complete mounts in which all are locked. A container lives in it that has the host's users and may mount
-/// nothing itself: those with users of their own make one that theirs own.
+/// A copy of the complete mounts in which all are locked. Used by containers in the host's user namespace that may not mount: those
+/// in their own user namespace create a copy owned by it.
 struct LockedCopy {
-    /// The machine's procfs, as a place: what is at `/proc` is the container's soon.
+    /// The machine's procfs as a descriptor: `/proc` will be the container's.
     proc: OwnedFd,
     ours: OwnedFd,
     theirs: OwnedFd,
@@ -127,7 +127,7 @@ impl LockedCopy {
         Ok(Some(LockedCopy { proc, ours, theirs }))
     }
 
-    /// Makes it, for whoever is to enter it.
+    /// Creates it, for the process that will enter it.
     fn give(&self, kernel: &Kernel) -> Result<(), Failure> {
         let mounts = kernel.lock_mounts(self.proc.as_fd()).map_err(|e| match e.errno() {
             libc::ENOSPC | libc::EUSERS => {
@@ -140,7 +140,7 @@ impl LockedCopy {
     }
 }
 
-/// Completes the root, as the PID namespace of `process` has it, or else the shim's.
+/// Completes the root with the PID namespace of `process`, or else of the shim.
 fn finish(
     kernel: &Kernel,
     plan: &ContainerPlan,
@@ -153,7 +153,7 @@ fn finish(
     Ok(kernel.set_attrs(root.fd(), false, attrs, 0, 0)?)
 }
 
-/// Has the entrant bear the process, and hears of it.
+/// Has the entrant create the process, and receives its report.
 fn have_borne(
     context: &ChildContext<'_>,
     kernel: &Kernel,
@@ -174,14 +174,14 @@ fn have_borne(
     hear(ours.as_fd(), entrant).map_err(|e| refused(format!("the container's first process was not born: {e}")))
 }
 
-/// Waits for what the entrant says, and for nobody else.
+/// Waits for a message of the entrant only.
 fn hear(socket: BorrowedFd<'_>, entrant: u32) -> Result<(u32, OwnedFd), std::io::Error> {
     loop {
         io::poll(&mut [io::PollFd::new(socket, libc::POLLIN)], -1)?;
         let (mut bytes, mut fds) = ([0u8; 8], Vec::new());
         match io::receive_from(socket, &mut bytes, &mut fds) {
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
-            // It has failed, and has said so to the shim; or it was killed.
+            // It failed, and has reported to the shim; or it was killed.
             Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => process::exit(1),
             Err(e) => return Err(e),
             Ok((5, sender)) if sender == entrant && bytes[0] == BORN && fds.len() == 1 => {
@@ -193,7 +193,7 @@ fn hear(socket: BorrowedFd<'_>, entrant: u32) -> Result<(u32, OwnedFd), std::io:
     }
 }
 
-/// The entrant: has the process borne, by itself if it is alone in its PID namespace.
+/// The entrant: has the process born, directly if it is alone in its PID namespace.
 fn entrant(
     context: &ChildContext<'_>,
     plan: &ContainerPlan,
@@ -237,7 +237,7 @@ fn enter(
         (Pids::Of(_) | Pids::Shims, users) => {
             given.map_or(Ok(()), |given| enter_given(kernel, given))?;
             let enter = |kernel: &Kernel| match users {
-                // First the users: so their namespace owns what is made then.
+                // The user namespace first, so that it owns what is created then.
                 Some(users) => {
                     users.enter(kernel)?;
                     Ok(kernel.unshare(process::NEWNS | process::NEWCGROUP)?)

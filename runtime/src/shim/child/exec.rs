@@ -1,5 +1,5 @@
-//! The life of an exec'd process: the entrant stays out here, and has who bears the process join the container's namespaces and
-//! become what it may be.
+//! The start of an exec'd process: the entrant stays outside, and its bearer joins the container's namespaces and drops its
+//! privileges.
 
 use std::convert::Infallible;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -10,8 +10,8 @@ use super::{ChildContext, adjust_oom_score, identity, newborn, own_root, refused
 use crate::protocol::{ExecPlan, Failure};
 use podwright_sys::{Kernel, io, process};
 
-/// `target` is the container's first process, `namespaces` which of its own it does not share with the shim; its user namespace
-/// is that of `users`.
+/// `target` is the container's first process, `namespaces` those that it does not share with the shim; its user namespace is
+/// `users`.
 pub fn exec(
     context: ChildContext<'_>,
     plan: &ExecPlan,
@@ -43,7 +43,7 @@ fn enter(
     adjust_oom_score(kernel, plan);
     identity::choose_profile(kernel, plan)?;
     identity::limit(kernel, plan)?;
-    // In the table that the process between shares: it puts there what it opens in the container.
+    // In the descriptor table shared with the bearer, which places there what it opens in the container.
     let place = || std::io::stdin().as_fd().try_clone_to_owned();
     let master = plan.terminal.then(place).transpose().map_err(|e| refused(format!("dup: {e}")))?;
     let enter = |kernel: &Kernel| -> Result<(), Failure> {
@@ -56,7 +56,7 @@ fn enter(
         io::dup_to(opened.as_fd(), place.as_raw_fd()).map_err(|e| refused(format!("dup2: {e}")))
     };
     let pids = (namespaces & process::NEWPID != 0).then_some(target);
-    // The master is the container's own terminal.
+    // The master belongs to the container's own terminal.
     let kept: Vec<BorrowedFd<'_>> = master.iter().map(|m| m.as_fd()).collect();
     let entry = Entry { enter, needs: vec![target] };
     let (pid, pidfd) = context.bear_among_others(kernel, plan, pids, entry, &kept)?;

@@ -1,4 +1,4 @@
-//! What a process executes, and its environment: found with its own rights, in its own root.
+//! Resolves a process's program and environment with its own privileges, in its own root.
 
 use std::fs;
 use std::io::Read;
@@ -10,11 +10,11 @@ use crate::protocol::StartFailure;
 use crate::protocol::{Failure, FailureKind, ProcessPlan};
 use podwright_sys::own;
 
-/// No honest passwd file is longer.
+/// No legitimate passwd file is longer.
 const MAX_PASSWD: u64 = 1 << 20;
 const STARTING: &str = "unable to start container process: error during container init: exec:";
 
-/// What is executed, and its environment.
+/// The program to execute, and its environment.
 pub type Program = Result<(PathBuf, Vec<String>), Failure>;
 
 pub fn program(plan: &ProcessPlan) -> Program {
@@ -22,7 +22,7 @@ pub fn program(plan: &ProcessPlan) -> Program {
     Ok((find(&plan.args[0], &env)?, env))
 }
 
-/// The environment, with HOME as the image's passwd file has it if the spec does not say.
+/// The environment, with HOME from the image's passwd file unless the spec sets it.
 fn with_home(plan: &ProcessPlan) -> Vec<String> {
     let mut env = plan.env.clone();
     if !env.iter().any(|e| e.starts_with("HOME=")) {
@@ -34,7 +34,7 @@ fn with_home(plan: &ProcessPlan) -> Vec<String> {
     env
 }
 
-/// Only a file is read, and none that waits for somebody: a container may have put anything there.
+/// Reads only regular files, without blocking: a container may have put anything there.
 fn read_passwd() -> Option<String> {
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
     let at = rustix::fs::open("/etc/passwd", rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC, 0.into()).ok()?;
@@ -51,7 +51,7 @@ fn read_passwd() -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// As Go's exec.LookPath, which runc uses: what upstream's users see.
+/// Like Go's exec.LookPath, which runc uses: what users of upstream see.
 fn find(name: &str, env: &[String]) -> Result<PathBuf, Failure> {
     let fail = |kind, why: String| Failure::new(FailureKind::Start(kind), format!("{STARTING} {name:?}: {why}"));
     if name.contains('/') {
@@ -61,7 +61,7 @@ fn find(name: &str, env: &[String]) -> Result<PathBuf, Failure> {
                 Err(fail(StartFailure::PermissionDenied, format!("stat {name}: permission denied")))
             }
             Err(_) => Err(fail(StartFailure::NoSuchFile, format!("stat {name}: no such file or directory"))),
-            // By /proc/self/exe: nobody's but the shim's.
+            // The shim's own program, through /proc/self/exe: not for containers.
             Ok(meta) if own::is_program(&meta) => Err(fail(StartFailure::PermissionDenied, "permission denied".into())),
             Ok(meta) if meta.is_dir() => Err(fail(StartFailure::PermissionDenied, "is a directory".into())),
             Ok(meta) if meta.permissions().mode() & 0o111 == 0 => {
@@ -79,7 +79,7 @@ fn find(name: &str, env: &[String]) -> Result<PathBuf, Failure> {
         .ok_or_else(|| fail(StartFailure::NotFoundInPath, "executable file not found in $PATH".into()))
 }
 
-/// Why execve refused it.
+/// The failure for an errno of execve.
 pub fn failure(name: &str, error: &std::io::Error) -> Failure {
     let (kind, why) = match error.raw_os_error() {
         Some(libc::ENOENT) => (StartFailure::NoSuchFile, "no such file or directory".to_owned()),

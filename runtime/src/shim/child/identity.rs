@@ -1,4 +1,5 @@
-//! Who a process is and what it may: limits, user, capabilities, filters; whose mounts it is born in; and the folder that it works in.
+//! A process's identity and privileges: limits, user, capabilities, filters; the mount namespace it is born in; and its working
+//! directory.
 
 use std::io::Error as IoError;
 use std::path::Path;
@@ -8,35 +9,35 @@ use crate::protocol::{Failure, ProcessPlan};
 use podwright_sys::credentials::CapSets;
 use podwright_sys::{Kernel, SysError, own};
 
-/// CAP_SYS_ADMIN, without which (or no_new_privs) no filter can be loaded, and no mount namespace made.
+/// CAP_SYS_ADMIN, which loading a filter (without no_new_privs) and creating a mount namespace require.
 const SYS_ADMIN: u64 = 1 << 21;
-/// CAP_SYS_CHROOT, which entering a mount namespace takes too, and CAP_DAC_READ_SEARCH, as root enters working directories.
+/// CAP_SYS_CHROOT, which entering a mount namespace requires too, and CAP_DAC_READ_SEARCH, as root enters working directories.
 const ENTERS: u64 = SYS_ADMIN | 1 << 18 | 1 << 2;
 
-/// Whose the mount namespace is that a process is born in.
+/// The mount namespace that a process is born in.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Mounts {
-    /// That which it shall have.
+    /// Its final one.
     Entered,
-    /// The host's still, because its own PID namespace had to be there before its root was complete. It makes one of its own,
-    /// which its user namespace owns, before anything else: by then all that is mounted is locked.
+    /// Still the host's, because its own PID namespace had to exist before its root was complete. It first creates its own, owned
+    /// by its user namespace: by then all mounts are locked.
     Own,
-    /// The builder's still, for the same reason. It is given a copy with all mounts locked, and enters that before anything else.
+    /// Still the builder's, for the same reason. It is given a copy with all mounts locked, and enters that first.
     Given,
 }
 
-/// What a birth goes on with for whom this is: the capabilities that it keeps beside the process's own.
+/// Which capabilities are kept in addition to the process's own.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum For {
-    /// Who bears the process, and tells of it. The kernel counts processes, and descriptors on their way, by the user of the host
-    /// and against limits: another Pod may have as many of the same user's as it likes. Nothing of that holds for CAP_SYS_ADMIN over
-    /// the machine; who is born in a user namespace is told of by somebody outside.
+    /// For the process that creates it, and reports it. The kernel counts processes, and descriptors in flight, per host user and
+    /// against limits: another Pod may have any number with the same user. CAP_SYS_ADMIN over the machine is exempt; a process born
+    /// in a user namespace is reported by one outside.
     Birth(Mounts),
-    /// The process itself, until its filters are loaded.
+    /// For the process itself, until its filters are loaded.
     Itself(Mounts),
 }
 
-/// Takes a process's limits: with the host's rights, which raising one needs.
+/// Sets a process's limits: with the host's privileges, which raising one requires.
 pub fn limit(kernel: &Kernel, plan: &ProcessPlan) -> Result<(), Failure> {
     for &(resource, soft, hard) in &plan.rlimits {
         kernel.set_rlimit(resource, soft, hard)?;
@@ -44,13 +45,13 @@ pub fn limit(kernel: &Kernel, plan: &ProcessPlan) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Has the process be under its AppArmor profile from its execve on: whoever is born of the caller inherits that. Done out here,
-/// where `/proc` is the host's. What is born goes on unconfined for a moment, and no container's profile lets trace it then.
+/// Sets the AppArmor profile for the next execve; children inherit it. Done outside, where `/proc` is the host's. A new process is
+/// unconfined for a moment, during which no container's profile permits tracing it.
 pub fn choose_profile(kernel: &Kernel, plan: &ProcessPlan) -> Result<(), Failure> {
     Ok(plan.app_armor.iter().try_for_each(|profile| kernel.set_profile_on_exec(profile))?)
 }
 
-/// Takes a process's user, and gives up every capability that it is not to have, but for what must still be done.
+/// Switches to a process's user, and drops every capability that it should not have, except those still needed.
 pub fn take(kernel: &Kernel, plan: &ProcessPlan, what: For) -> Result<(), Failure> {
     own::umask(plan.umask.unwrap_or(0o022));
     kernel.bound_capabilities(plan.caps.bounding)?;
@@ -58,7 +59,7 @@ pub fn take(kernel: &Kernel, plan: &ProcessPlan, what: For) -> Result<(), Failur
     keep(kernel, plan, what)
 }
 
-/// Gives up every capability that the process is not to have, but for what must still be done.
+/// Drops every capability that the process should not have, except those still needed.
 pub fn keep(kernel: &Kernel, plan: &ProcessPlan, what: For) -> Result<(), Failure> {
     let loads = !plan.no_new_privs && !plan.seccomp.is_empty();
     let kept = match what {
@@ -71,13 +72,13 @@ pub fn keep(kernel: &Kernel, plan: &ProcessPlan, what: For) -> Result<(), Failur
     own::close_to_inspection().map_err(|e| refused(format!("prctl(PR_SET_DUMPABLE): {e}")))
 }
 
-/// The last step before execve, or before a birth among others: the filters, and exactly the capabilities of the plan.
+/// The last step before execve, or before a birth among others: loads the filters, and sets exactly the capabilities of the plan.
 pub fn confine(kernel: &Kernel, plan: &ProcessPlan, programs: &[Vec<u8>]) -> Result<(), Failure> {
     let load = || {
         let mut all = programs.iter().zip(&plan.seccomp);
         all.try_for_each(|(program, flags)| kernel.seccomp(program, *flags))
     };
-    // Without no_new_privs a filter takes CAP_SYS_ADMIN to load: so it comes first, and must allow what follows.
+    // Without no_new_privs loading a filter requires CAP_SYS_ADMIN: so it comes first, and must allow what follows.
     if !plan.no_new_privs {
         load()?;
         return Ok(kernel.set_capabilities(&plan.caps)?);
@@ -87,7 +88,7 @@ pub fn confine(kernel: &Kernel, plan: &ProcessPlan, programs: &[Vec<u8>]) -> Res
     Ok(load()?)
 }
 
-/// Goes to the working directory, and proves that it is one of the container's.
+/// Changes to the working directory, and checks that it is inside the container.
 pub fn enter_folder(kernel: &Kernel, folder: &Path) -> Result<(), NotEntered> {
     let entered = kernel.op("chdir", |a| a.path(folder), || std::env::set_current_dir(folder));
     entered.map_err(|error| NotEntered::Failed(worded(folder, &error), error.errno()))?;
@@ -98,17 +99,17 @@ pub fn enter_folder(kernel: &Kernel, folder: &Path) -> Result<(), NotEntered> {
     }
 }
 
-/// Why a working directory cannot be had.
+/// Why a working directory cannot be entered.
 #[derive(Debug)]
 pub enum NotEntered {
-    /// Why, and the errno.
+    /// The message and the errno.
     Failed(String, i32),
-    /// It is not below the container's root.
+    /// It is outside the container's root.
     Outside,
 }
 
 impl NotEntered {
-    /// Is it this process alone that may not?
+    /// Whether only this process is denied access.
     pub fn is_denied(&self) -> bool {
         matches!(self, NotEntered::Failed(_, libc::EACCES | libc::EPERM))
     }

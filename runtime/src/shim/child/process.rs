@@ -15,7 +15,7 @@ use podwright_sys::birth::Born;
 use podwright_sys::credentials::read_program;
 use podwright_sys::{Kernel, io, own, process};
 
-/// Waits for the copy of the mounts that the builder has locked, and enters it: at its root.
+/// Waits for the builder's locked copy of the mounts, and enters it at its root.
 pub(super) fn enter_given(kernel: &Kernel, from: BorrowedFd<'_>) -> Result<(), Failure> {
     let receive = || {
         let (mut byte, mut fds) = ([0u8; 1], Vec::new());
@@ -24,20 +24,20 @@ pub(super) fn enter_given(kernel: &Kernel, from: BorrowedFd<'_>) -> Result<(), F
     };
     let mounts = kernel.op("recvmsg", |a| a.text("the locked mounts"), receive)?;
     kernel.setns(mounts.as_fd(), process::NEWNS, "with locked mounts")?;
-    // A copy of that, in which all is locked as well, and which is the host's: whoever has the id of the owner of the other one
-    // has all rights over that, mounting among them.
+    // A copy of it, also locked, but owned by the host: a process with the id of the other copy's owner has all privileges over
+    // that one, including mounting.
     Ok(kernel.unshare(process::NEWNS)?)
 }
 
-/// What the process between does first, with the caller's rights, and the descriptors that it takes.
+/// The bearer's first step, with the caller's privileges, and the descriptors that it needs.
 pub(super) struct Entry<'a, F> {
     pub enter: F,
     pub needs: Vec<BorrowedFd<'a>>,
 }
 
 impl ChildContext<'_> {
-    /// Bears the process beside the caller, which has taken its user for this ([`For::Birth`]), in a PID namespace of its own:
-    /// nobody is there yet who could see it, so its last rights go when it is told to go on. Its number and pidfd. `entered`:
+    /// Creates the process beside the caller, which has prepared its credentials for this ([`For::Birth`]), in a new PID namespace:
+    /// no other process can see it yet, so it drops its last privileges when told to go on. Returns its pid and pidfd. `entered`:
     /// whether the caller is in its working directory already.
     pub(super) fn bear_alone(
         &self,
@@ -47,15 +47,13 @@ impl ChildContext<'_> {
         mounts: Mounts,
         given: Option<BorrowedFd<'_>>,
     ) -> Result<(u32, OwnedFd), Failure> {
-        // What waits here must not be written by both.
+        // Buffered records must not be written by both.
         kernel.journal.flush();
         let life = |_| self.live_alone(plan, entered, mounts, given);
         Ok(fork::clone3(self.child.forker(), kernel, process::PARENT, None, &plan.args[0], life)?)
     }
 
-    /// [`ChildContext::bear_alone`] for a process with users of its own, which a process between enters and bears it in. The caller
-    /// keeps `report`, and stays outside with its rights: the kernel counts descriptors on their way by the user of the host, and
-    /// lets nobody inside of a user namespace send one for whom others have sent many.
+    /// [`ChildContext::bear_alone`] for a process with a user namespace, which an intermediate process enters and creates it in. The caller keeps `report`, and stays outside with its privileges: the kernel counts descriptors in flight per host user, and inside a user namespace refuses to send one when others of that user have sent many.
     pub(super) fn bear_alone_among(
         &self,
         kernel: &mut Kernel,
@@ -64,7 +62,7 @@ impl ChildContext<'_> {
         report: BorrowedFd<'_>,
     ) -> Result<(u32, OwnedFd), Failure> {
         let become_it = |kernel: &mut Kernel| -> Result<bool, Failure> {
-            // First: so the user namespace owns what is made now.
+            // First, so that the user namespace owns what is created now.
             users.enter(kernel)?;
             let entered = enter_new_pids(kernel, plan)?;
             identity::take(kernel, plan, For::Birth(Mounts::Own))?;
@@ -79,7 +77,7 @@ impl ChildContext<'_> {
         })
     }
 
-    /// The life of a process that is alone in its PID namespace.
+    /// The steps of a process that is alone in its PID namespace.
     fn live_alone(
         &self,
         plan: &ProcessPlan,
@@ -102,10 +100,10 @@ impl ChildContext<'_> {
         self.fail(Some(&kernel), &setup(failure))
     }
 
-    /// Bears the process beside the caller in the PID namespace of `pids` (the shim's, if that is none), where others may trace
-    /// it: so it has no more, from its first moment on, than it shall have. Whoever joins that namespace has no way back, who
-    /// has loaded the filters may not be able to say a word, and who has entered a user namespace may not be let send a descriptor:
-    /// so that is a process between. The caller keeps `kept`.
+    /// Creates the process beside the caller in the PID namespace of `pids` (the shim's, if none), where others may trace it: so it
+    /// has only its final privileges from the start. Joining that namespace cannot be undone, loaded filters may forbid reporting,
+    /// and inside a user namespace sending a descriptor may be refused: so an intermediate process does this. The caller keeps
+    /// `kept`.
     pub(super) fn bear_among_others<'a>(
         &self,
         kernel: &mut Kernel,
@@ -137,7 +135,7 @@ impl ChildContext<'_> {
         let also: Vec<BorrowedFd<'_>> = kept.iter().copied().chain(pids).chain(entry.needs).collect();
         let between = || self.between(&also, become_it);
         self.bear_by_another(kernel, plan, kept, between, |program| {
-            // What a filter keeps from being closed goes at execve.
+            // What a filter prevents from being closed is closed by execve.
             let kernel = self
                 .keep_without_filters(&[])
                 .unwrap_or_else(|_| Kernel::new(&podwright_journal::JournalWriter::none()));
@@ -150,7 +148,7 @@ impl ChildContext<'_> {
         })
     }
 
-    /// Has a process between bear the process: [`fork::bear_by_another`]. The caller keeps `kept`.
+    /// Has an intermediate process create the process: [`fork::bear_by_another`]. The caller keeps `kept`.
     fn bear_by_another<T>(
         &self,
         kernel: &mut Kernel,
@@ -179,8 +177,8 @@ impl ChildContext<'_> {
         }
     }
 
-    /// The process between: becomes what the process shall be, but for its PID namespace, which only who it bears is in. `None`: it
-    /// could not, and has said why.
+    /// The intermediate process: takes on the process's final state, except for its PID namespace, which only its child is in.
+    /// `None`: it failed, and has reported why.
     fn between<T>(
         &self,
         also: &[BorrowedFd<'_>],
@@ -203,28 +201,28 @@ impl ChildContext<'_> {
     }
 
     fn await_start(&self) {
-        // The shim died, or gave up: nobody will ever start us.
+        // The shim died, or gave up: we will never be started.
         if !io::await_byte(self.sync.as_fd()) {
             process::exit(1);
         }
     }
 }
 
-/// Makes a PID namespace for whoever the caller bears next, and goes to the process's working directory; whether it is there.
+/// Creates a PID namespace for the caller's next child, and enters the process's working directory; returns whether that succeeded.
 pub(super) fn enter_new_pids(kernel: &Kernel, plan: &ProcessPlan) -> Result<bool, Failure> {
-    // Now: the capabilities for it are given up before the birth.
+    // Now: the required capabilities are dropped before the birth.
     kernel.unshare(process::NEWPID)?;
     match identity::enter_folder(kernel, &plan.cwd) {
         Err(e @ NotEntered::Outside) => Err(e.into()),
-        // It may be on what is mounted later: the process tries again, and says why it cannot.
+        // It may be on a later mount: the process tries again, and reports a failure.
         entered => Ok(entered.is_ok()),
     }
 }
 
-/// What an administrator has to know whose profile is too narrow.
+/// A hint for administrators whose profile is too strict.
 const NEEDED: &str = ": a seccomp profile must allow clone(2), read(2) and execve(2), and without no_new_privs capset(2) and prctl(2) too";
 
-/// All that is between the start of a process that was born alone and its execve.
+/// Everything between the start of a process that was born alone and its execve.
 fn prepare(
     kernel: &Kernel,
     plan: &ProcessPlan,
@@ -237,7 +235,7 @@ fn prepare(
         (Mounts::Own, _) => kernel.unshare(process::NEWNS | process::NEWCGROUP)?,
         (Mounts::Given, Some(given)) => {
             enter_given(kernel, given)?;
-            // It is at their root: what root was in already, it still enters with a right of root's.
+            // Enters their root: a folder that root was in already requires a privilege of root.
             entered = match entered.then(|| identity::enter_folder(kernel, &plan.cwd)) {
                 Some(Err(e @ NotEntered::Outside)) => return Err(e.into()),
                 there => matches!(there, Some(Ok(()))),
@@ -252,7 +250,7 @@ fn prepare(
     enter_session(kernel, plan)?;
     enter_folder(kernel, plan, entered)?;
     own::close_on_exec_from(3).map_err(|e| refused(format!("close_range: {e}")))?;
-    // Before the filters: they need not allow what it takes.
+    // Before the filters: they need not allow these calls.
     let program = executable::program(plan);
     identity::confine(kernel, plan, &read_programs(filters)?)?;
     program
@@ -264,7 +262,7 @@ fn execute(kernel: &Kernel, plan: &ProcessPlan, (path, env): (std::path::PathBuf
     executable::failure(&plan.args[0], &error)
 }
 
-/// Takes the terminal that is its stdin, as the leader of a session of its own.
+/// Makes stdin the controlling terminal of a new session.
 fn enter_session(kernel: &Kernel, plan: &ProcessPlan) -> Result<(), Failure> {
     own::new_session();
     if plan.terminal {
@@ -273,10 +271,10 @@ fn enter_session(kernel: &Kernel, plan: &ProcessPlan) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Goes to the working directory with the process's own rights. `entered`: root is there already.
+/// Enters the working directory with the process's own privileges. `entered`: root is there already.
 fn enter_folder(kernel: &Kernel, plan: &ProcessPlan, entered: bool) -> Result<(), Failure> {
     match identity::enter_folder(kernel, &plan.cwd) {
-        // A folder of root's may be anybody's working directory.
+        // A folder accessible only to root may be any user's working directory.
         Err(e) if e.is_denied() && entered => prove_inside(),
         entered => Ok(entered?),
     }

@@ -1,4 +1,4 @@
-//! Procfs as another PID namespace has it: by `pidns` of Linux 6.17, or by a helper that lives in there for two system calls.
+//! Procfs of another PID namespace: through `pidns` of Linux 6.17, or by a helper that lives in there for two system calls.
 
 use std::convert::Infallible;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,7 +12,7 @@ use podwright_sys::credentials::{CapSets, allow_only};
 use podwright_sys::mount::{FsOption, open_proc};
 use podwright_sys::{Kernel, SysResult, io, own, process};
 
-/// CAP_SYS_ADMIN, which fsopen(2) takes.
+/// CAP_SYS_ADMIN, which fsopen(2) requires.
 const SYS_ADMIN: u64 = 1 << 21;
 
 /// Mounts procfs, detached, as the PID namespace of `process` has it.
@@ -83,7 +83,7 @@ fn become_helper(child: Child, report: BorrowedFd<'_>, process: BorrowedFd<'_>) 
     match open_proc() {
         Ok(fs) => {
             let _ = io::send(report, &[0; 4], &[fs.as_fd()]);
-            // What is open goes with it: close(2) is none of its calls.
+            // The exit closes what is open: its filter lacks close(2).
             process::exit(0)
         }
         Err(e) => fail(e),

@@ -1,7 +1,7 @@
-//! A container's root: built from the host's side, mount by mount, each onto a place that was opened inside of it.
+//! A container's root: built from the host's side, mount by mount, each onto a descriptor opened inside it.
 //!
-//! What depends on the container's PID namespace (procfs, and what lies on it) is completed once its first process is there, from
-//! outside all the same: with `pidns` of Linux 6.17, or by a helper that lives in there for one mount.
+//! What depends on the container's PID namespace (procfs, and mounts on it) is completed once its first process exists, also from
+//! outside: with `pidns` of Linux 6.17, or by a helper that lives in there for one mount.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -24,9 +24,9 @@ pub struct Root<'a> {
     plan: &'a ContainerPlan,
     users: Option<Users<'a>>,
     mount: OwnedFd,
-    /// What waits for the PID namespace; binds are open already.
+    /// Mounts waiting for the PID namespace; bind sources are open already.
     late: Vec<(&'a MountPlan, Option<OwnedFd>)>,
-    /// Null devices to mask files with: the container's own, not the machine's.
+    /// Null devices to mask files with: private to the container, not the machine's.
     nulls: VecDeque<OwnedFd>,
 }
 
@@ -73,12 +73,12 @@ impl<'a> Root<'a> {
         self.mount.as_fd()
     }
 
-    /// Is this path on a mount that is not there yet?
+    /// Whether this path is on a mount that does not exist yet.
     fn is_late(&self, path: &Path) -> bool {
         self.late.iter().any(|(mount, _)| path.starts_with(&mount.target))
     }
 
-    /// Makes a folder (the working directory) if it is missing, unless it is of what comes later.
+    /// Creates a missing folder (the working directory), unless it is on a later mount.
     pub fn make_folder(&self, kernel: &Kernel, path: &Path) -> Result<(), Failure> {
         if self.is_late(path) {
             return Ok(());
@@ -96,8 +96,7 @@ impl<'a> Root<'a> {
         }
     }
 
-    /// Mounts what waited for the container's PID namespace, which is that of `process`, or else our own; then covers what is to
-    /// be covered.
+    /// Does the mounts waiting for the container's PID namespace, that of `process` or else our own; then the masks.
     pub fn complete(&mut self, kernel: &Kernel, process: Option<BorrowedFd<'_>>) -> Result<(), Failure> {
         for (mount, bind) in std::mem::take(&mut self.late) {
             self.attach(kernel, mount, bind, process)?;
@@ -161,14 +160,14 @@ impl<'a> Root<'a> {
             }
         };
         let target = kernel.make_inside(self.fd(), &plan.target, is_folder(mount.as_fd()))?;
-        // Wherever the symlinks of an image lead: nothing covers a part of /proc but what may.
+        // Wherever an image's symlinks lead: only permitted mounts cover parts of /proc.
         if is_of(target.as_fd(), PROC) && plan.target != Path::new("/proc") && !may_cover_proc(&plan.target) {
             return Err(refused(format!("{shown:?} cannot be mounted because it is inside /proc")));
         }
         Ok(kernel.attach(mount.as_fd(), target.as_fd(), &plan.target)?)
     }
 
-    /// Where procfs and sysfs are mounted: on a folder that is where it is said to be (CVE-2019-19921, CVE-2023-27561).
+    /// The target for procfs and sysfs: a folder at exactly this path (CVE-2019-19921, CVE-2023-27561).
     fn system_target(&self, kernel: &Kernel, fstype: &str, path: &Path) -> Result<Option<OwnedFd>, Failure> {
         if !matches!(fstype, "proc" | "sysfs") {
             return Ok(None);
@@ -185,8 +184,8 @@ impl<'a> Root<'a> {
         if is_folder(target.as_fd()) { Ok(Some(target)) } else { Err(other()) }
     }
 
-    /// What is to be covered, if there is such a path: itself, not what a symlink there leads to, and of the filesystem that it
-    /// is said to be of. One that this kernel or image does not have needs no protection.
+    /// A path to be masked, if it exists: the path itself, not the target of a symlink, and on the expected filesystem. One missing
+    /// in this kernel or image needs no protection.
     fn covered(&self, kernel: &Kernel, path: &Path) -> Result<Option<OwnedFd>, Failure> {
         let found = match kernel.find_plain(self.fd(), path) {
             Err(e) if e.errno() == libc::ELOOP => {
@@ -233,7 +232,7 @@ fn is_folder(fd: BorrowedFd<'_>) -> bool {
     rustix::fs::fstat(fd).is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::Directory)
 }
 
-/// A filesystem's options, with the ids that users have on the host.
+/// A filesystem's options, with ids translated to the host.
 fn owned_options<'o>(
     options: &'o [(String, Option<String>)],
     users: Option<Users<'_>>,
@@ -245,7 +244,7 @@ fn owned_options<'o>(
     options.iter().map(|(key, value)| (key.as_str(), value.as_deref().map(|value| on_host(key, value)))).collect()
 }
 
-/// What a filesystem in memory has from its start is root's, on the host's side the host's: gives it to the root of `users`.
+/// The initial files of an in-memory filesystem belong to the host's root: gives them to the root of `users`.
 fn give_to_root(kernel: &Kernel, mount: BorrowedFd<'_>, fstype: &str, users: Option<Users<'_>>) -> SysResult<()> {
     let Some(users) = users else { return Ok(()) };
     let names: &[&str] = match fstype {
@@ -256,8 +255,7 @@ fn give_to_root(kernel: &Kernel, mount: BorrowedFd<'_>, fstype: &str, users: Opt
     names.iter().try_for_each(|name| kernel.chown_in(mount, name, users.host(0), users.host(0)))
 }
 
-/// The image's layers are shown through the mapping of `users`, each in its own place, and nothing of them is changed on the
-/// disk. What is written is theirs.
+/// The image's layers are idmapped for `users`, each separately, without changing the disk. Written files belong to them.
 fn root_mount(kernel: &Kernel, plan: &ContainerPlan, users: Option<Users<'_>>) -> SysResult<OwnedFd> {
     let root = &plan.root;
     if !root.layers.is_empty() {
@@ -282,8 +280,8 @@ fn root_mount(kernel: &Kernel, plan: &ContainerPlan, users: Option<Users<'_>>) -
     Ok(tree)
 }
 
-/// So many binds of one fresh null device, proven to be one. `scratch` is where the root is mounted over it, and it goes with all
-/// that is the host's: before Linux 6.15 what is detached cannot be cloned, and an unmount of its own would wait for all CPUs.
+/// This many binds of one new, verified null device. `scratch` is where the root will be mounted over it; it disappears with the
+/// host's mounts: before Linux 6.15 a detached mount cannot be cloned, and a separate unmount would wait for all CPUs.
 fn nulls(kernel: &Kernel, scratch: &Path, count: usize) -> Result<VecDeque<OwnedFd>, Failure> {
     if count == 0 {
         return Ok(VecDeque::new());

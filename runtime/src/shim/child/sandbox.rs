@@ -1,4 +1,4 @@
-//! The life of `pause` until it is executed: its namespaces are new already.
+//! The steps of `pause` until it is executed: its namespaces are new already.
 
 use std::convert::Infallible;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,11 +12,11 @@ use podwright_sys::{Kernel, SysResult, io, mount, own, process};
 
 /// The pause program, built by build.rs.
 pub const PAUSE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pause"));
-/// Who `pause` is: upstream's pause image runs as this too. A container can be the same user: what keeps it out is that `pause`
-/// is closed to inspection, as nobody may read its file.
+/// The user of `pause`, as in upstream's pause image. A container can be the same user, but cannot inspect `pause`, as its file is
+/// unreadable.
 const PAUSE_USER: u32 = 65535;
 
-/// `pause` of a sandbox that has the host's users.
+/// `pause` of a sandbox in the host's user namespace.
 pub fn sandbox(context: ChildContext<'_>, plan: &SandboxPlan, net: Option<OwnedFd>, pause: &OwnedFd) -> Infallible {
     let begun = context.begin(None, &kept(pause, [&net]));
     match begun {
@@ -25,8 +25,9 @@ pub fn sandbox(context: ChildContext<'_>, plan: &SandboxPlan, net: Option<OwnedF
     }
 }
 
-/// Who bears `pause` with users of its own, in these `namespaces`, and reports it. Out here it makes the empty root that `pause`
-/// is born in: a mount namespace of the host's, in which those users have no right, and with no mount of the host in it.
+/// Creates `pause` with its own user namespace in these `namespaces`, and reports it. Outside, it creates the empty root that
+/// `pause` is born in: a mount namespace owned by the host, where those users have no privileges, and without any mount of the
+/// host.
 pub fn bearer(
     context: ChildContext<'_>,
     plan: &SandboxPlan,
@@ -54,7 +55,7 @@ fn bear(
 ) -> Result<(), Failure> {
     let proc = (!plan.sysctls.is_empty()).then(|| kernel.open_path(Path::new("/proc"))).transpose()?;
     empty_root(kernel)?;
-    // What waits here must not be written by both.
+    // Buffered records must not be written by both.
     kernel.journal.flush();
     let life = |_| {
         let begun = context.keep(&kept(pause, [&net, &proc]));
@@ -74,7 +75,7 @@ fn kept<'a, const N: usize>(pause: &'a OwnedFd, more: [&'a Option<OwnedFd>; N]) 
     std::iter::once(pause).chain(more.into_iter().flatten()).map(|fd| fd.as_fd()).collect()
 }
 
-/// `net` is the network namespace of the node, `proc` the machine's procfs where `/proc` is not.
+/// `net` is the node's network namespace, `proc` the machine's procfs if it is not at `/proc`.
 fn live(
     context: &ChildContext<'_>,
     kernel: &Kernel,
@@ -82,7 +83,7 @@ fn live(
     (net, proc): (Option<OwnedFd>, Option<OwnedFd>),
     pause: &OwnedFd,
 ) -> Infallible {
-    // Whoever has the rights for it says who our users are.
+    // A privileged process maps our ids.
     if plan.users.is_some() && !io::await_byte(context.sync.as_fd()) {
         process::exit(1);
     }
@@ -120,21 +121,21 @@ fn prepare(kernel: &Kernel, plan: &SandboxPlan, net: Option<OwnedFd>, proc: Opti
             None => kernel.write_proc(Path::new(file), value)?,
         }
     }
-    // Its /proc/PID/root is within reach of the containers if they share its PID namespace or are in the host's: leave it nothing
-    // there. With users of its own it was born so.
+    // Its /proc/PID/root is accessible to the containers if they share its PID namespace or are in the host's: leave nothing there.
+    // With a user namespace it was born like this.
     if plan.users.is_none() {
         empty_root(kernel)?;
     }
     kernel.bound_capabilities(0)?;
-    // The last one, where there are fewer users.
+    // The last id, if there are fewer.
     let user = plan.users.map_or(PAUSE_USER, |users| PAUSE_USER.min(users.size.saturating_sub(1)));
     kernel.set_user(user, user, &[])?;
     kernel.set_capabilities(&CapSets::default())?;
     kernel.no_new_privs()
 }
 
-/// What is left to do: to become `pause`, all that `pause` does, and to say so if there is none. Who gets hold of it gets nothing
-/// that a container is refused.
+/// The remaining calls: executing `pause`, everything that `pause` does, and reporting a failure. Taking it over gains nothing that
+/// a container is refused.
 const CALLS: [libc::c_long; 8] = [
     libc::SYS_rt_sigprocmask,
     libc::SYS_rt_sigtimedwait,
@@ -147,7 +148,7 @@ const CALLS: [libc::c_long; 8] = [
     libc::SYS_sendmsg,
 ];
 
-/// A `/` that is one empty read-only tmpfs, in a mount namespace of its own.
+/// Makes `/` an empty read-only tmpfs, in a new mount namespace.
 pub(super) fn empty_root(kernel: &Kernel) -> SysResult<()> {
     kernel.unshare(process::NEWNS)?;
     kernel.propagate_root(mount::PRIVATE)?;

@@ -14,11 +14,11 @@ use podwright_sys::{self as sys, Kernel, SysResult, io};
 pub const NULL: (u32, u32) = (1, 3);
 
 impl ChildContext<'_> {
-    /// Puts stdin, stdout and stderr in place, as the files of this user. There is no number that keeps what it was.
+    /// Moves stdin, stdout and stderr into place, owned by this user. Other descriptors may change their numbers.
     pub(super) fn place_streams(&self, user: Option<(u32, u32)>) -> Result<(), std::io::Error> {
         for (number, stream) in (0..).zip(&self.stdio) {
             let stream = stream.as_ref().map_or(self.null, |fd| fd.as_fd());
-            // /dev/stdout is reopened by programs that run as somebody else.
+            // /dev/stdout is reopened by programs that run as another user.
             if let Some((uid, gid)) = user {
                 own(stream, uid, Some(gid));
             }
@@ -28,13 +28,13 @@ impl ChildContext<'_> {
     }
 }
 
-/// A null device that is nobody else's: who has it as a stream may change its mode, and changes nobody's `/dev/null` by that.
+/// A private null device: a process that changes its stream's mode does not affect the machine's `/dev/null`.
 pub fn private_null(kernel: &Kernel) -> Result<OwnedFd, std::io::Error> {
     let made = || -> Result<OwnedFd, std::io::Error> {
         let tmpfs = null_tmpfs(kernel).map_err(|e| e.source)?;
         Ok(rustix::fs::openat(&tmpfs, "null", OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?)
     };
-    // A shim in a container may be kept from making devices: then it is the machine's.
+    // A shim in a container may lack permission to create devices: then it is the machine's.
     let null = match made() {
         Ok(null) => null,
         Err(_) => std::fs::File::options().read(true).write(true).open("/dev/null")?.into(),
@@ -45,7 +45,7 @@ pub fn private_null(kernel: &Kernel) -> Result<OwnedFd, std::io::Error> {
     }
 }
 
-/// A detached tmpfs with a null device in it, and nothing else.
+/// A detached tmpfs containing only a null device.
 pub fn null_tmpfs(kernel: &Kernel) -> SysResult<OwnedFd> {
     let tmpfs = kernel.new_fs("tmpfs", &[("mode", Some("755")), ("size", Some("4k"))], 0)?;
     let (kind, dev) = (FileType::CharacterDevice, makedev(NULL.0, NULL.1));
@@ -53,7 +53,7 @@ pub fn null_tmpfs(kernel: &Kernel) -> SysResult<OwnedFd> {
     Ok(tmpfs)
 }
 
-/// Makes a terminal of the devpts in this root, puts its slave in place of all streams, and gives its (master, slave).
+/// Allocates a terminal from this root's devpts, uses its slave for all streams, and returns (master, slave).
 pub fn terminal(
     kernel: &Kernel,
     root: BorrowedFd<'_>,
@@ -70,8 +70,8 @@ pub fn terminal(
     Ok((master, slave))
 }
 
-/// Opens the terminal that is the caller's stdin once more, where its mounts are now: `/proc/self/fd/0` and ttyname(3) name it
-/// then. Where it cannot be found, the streams stay what they are.
+/// Reopens the terminal that is the caller's stdin through its current mounts, so that `/proc/self/fd/0` and ttyname(3) resolve. If
+/// it is not found, the streams stay unchanged.
 pub fn find_terminal_again(kernel: &Kernel) {
     let find = || -> Result<(), std::io::Error> {
         let stdin = rustix::fs::fstat(std::io::stdin())?;
@@ -88,7 +88,7 @@ pub fn find_terminal_again(kernel: &Kernel) {
     let _ = kernel.op("dup2", |a| a.text("the pty to 0, 1, 2, by the name that it has now"), find);
 }
 
-/// Mounts a terminal as a container's console: onto a file there, and through no symlink.
+/// Mounts a terminal as a container's console: onto a regular file, following no symlink.
 pub fn console(kernel: &Kernel, root: BorrowedFd<'_>, slave: BorrowedFd<'_>) -> Result<(), Failure> {
     let console = Path::new("/dev/console");
     let target = match kernel.find_plain(root, console)? {
@@ -106,7 +106,7 @@ pub fn console(kernel: &Kernel, root: BorrowedFd<'_>, slave: BorrowedFd<'_>) -> 
     Ok(kernel.attach(tree.as_fd(), target.as_fd(), console)?)
 }
 
-/// Gives a pipe or terminal to the container's user. A null device stays who it is.
+/// Gives a pipe or terminal to the container's user. A null device keeps its owner.
 fn own(fd: BorrowedFd<'_>, uid: u32, gid: Option<u32>) {
     use rustix::fs::{Gid, Uid, fchown, fstat};
     let pipe_or_pty = fstat(fd).is_ok_and(|s| match FileType::from_raw_mode(s.st_mode) {

@@ -1,5 +1,5 @@
-//! What a shim says is as long as its words are, and those are others': a command of 128 KiB stands in the error twice. So they are
-//! cut where they are made, and no answer has more of them than a frame takes.
+//! Limits the text in a shim's messages, which others control: a command of 128 KiB appears twice in its error. So texts are cut
+//! where they are created, and no answer exceeds a frame.
 
 use std::fmt::Display;
 
@@ -8,15 +8,15 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::{ShimState, fits};
 use crate::protocol::StartFailure;
 
-/// No message is longer. In JSON each byte may take six, and what a child reports is one message of 12 KiB.
+/// Maximum message length. JSON may need six bytes for each, and a child reports in one message of 12 KiB.
 const LONGEST: usize = 1536;
-/// So many bytes of messages are in an answer about all containers.
+/// Maximum bytes of messages in an answer about all containers.
 const ALL: usize = 512 << 10;
-/// What an answer has beside.
+/// The remaining size of an answer.
 const BESIDE: usize = 4 << 10;
 const CUT: &str = " ... ";
 
-/// Why a request was not done.
+/// Why a request failed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Failure {
     pub kind: FailureKind,
@@ -44,12 +44,12 @@ impl From<podwright_sys::SysError> for Failure {
     }
 }
 
-/// Whoever has sent it may be another release, or a child that a container traces.
+/// The sender may be another release, or a child traced by a container.
 fn read_cut<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     Ok(cut(String::deserialize(deserializer)?, LONGEST))
 }
 
-/// How a text begins and ends, in so many bytes: what failed stands in front, and why at the end.
+/// The beginning and end of a text, within this many bytes: what failed is at the front, and why at the end.
 fn cut(text: String, most: usize) -> String {
     if text.len() <= most {
         return text;
@@ -61,7 +61,7 @@ fn cut(text: String, most: usize) -> String {
 }
 
 impl ShimState {
-    /// The same, in a frame: of many containers each has a shorter message, of more none has a log.
+    /// Shortened to fit a frame: with many containers messages are shorter, with more there are no logs.
     pub fn bounded(mut self) -> ShimState {
         let each = (ALL / self.containers.len().max(1)).min(LONGEST);
         for exit in self.containers.iter_mut().filter_map(|container| container.exit.as_mut()) {
@@ -98,7 +98,7 @@ mod tests {
         }
     }
 
-    /// As many as a Pod's manifest has room for, each with the longest words.
+    /// The maximum of a Pod's manifest, each with the longest texts.
     #[test]
     fn all_that_a_shim_knows_has_room_in_a_frame() {
         for (many, has_log) in [(1, true), (700, true), (10_000, false)] {

@@ -1,4 +1,4 @@
-//! What version 1 of the protocol between agent and shim has said, as it was on the wire: each request and message, with every field.
+//! Recorded wire messages of protocol version 1 between agent and shim: each request and message, with every field.
 
 /// From agents.
 pub const REQUESTS: &[&str] = &[

@@ -1,4 +1,4 @@
-//! What the agent and its shims call by the same names.
+//! Types shared by the agent and its shims.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,14 +6,14 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// How long a process may take to be born, and then to be executed: as kubelet's `runtimeRequestTimeout`.
+/// Time limit for a process's birth, and then for its execution: kubelet's `runtimeRequestTimeout`.
 pub const BIRTH: Duration = Duration::from_secs(120);
 
-/// Which PID namespace the containers of a sandbox have, unless their OCI spec says otherwise.
+/// The PID namespaces of a sandbox's containers, unless their OCI spec overrides it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum PidMode {
-    /// One each.
+    /// One per container.
     #[default]
     Container,
     /// One for the sandbox, with `pause` as PID 1.
@@ -28,7 +28,7 @@ pub struct LogSpec {
     pub path: PathBuf,
     /// Rotate when larger.
     pub max_bytes: u64,
-    /// Keep so many files, the current one included.
+    /// Number of files kept, including the current one.
     pub max_files: u32,
 }
 
@@ -39,15 +39,15 @@ impl LogSpec {
     }
 }
 
-/// How a container ended.
+/// A container's exit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
-    /// 0..=255; 128 + signal after a signal; 128 if it could not be started; 137 if nobody saw how it ended.
+    /// 0..=255; 128 + signal after a signal; 128 if it could not be started; 137 if the exit was not observed.
     pub code: i32,
-    /// The signal that ended it, or 0.
+    /// The terminating signal, or 0.
     pub signal: i32,
     pub reason: ExitReason,
-    /// Why, in words; for `StartError` what containerd would say.
+    /// The reason in words; for `StartError` containerd's message.
     pub message: String,
     pub finished: Timestamp,
 }
@@ -59,12 +59,12 @@ pub enum ExitReason {
     Error,
     OOMKilled,
     StartError,
-    /// Its shim died, or the machine was restarted.
+    /// Its shim died, or the machine was rebooted.
     ContainerStatusUnknown,
 }
 
 impl ExitReason {
-    /// Upstream's word, as in `state.terminated.reason`.
+    /// Upstream's reason, as in `state.terminated.reason`.
     pub fn as_str(self) -> &'static str {
         match self {
             ExitReason::Completed => "Completed",
@@ -76,7 +76,7 @@ impl ExitReason {
     }
 }
 
-/// Why a process could not be started, and so with which exit code shells and runtimes report it.
+/// Why a process could not be started, which determines the exit code that shells and runtimes report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum StartFailure {
@@ -86,15 +86,15 @@ pub enum StartFailure {
     NoSuchFile,
     /// `exec: "/x": permission denied`
     PermissionDenied,
-    /// Not an executable format, or another refusal of execve.
+    /// Not an executable format, or another error of execve.
     ExecFailed,
     /// The container's rootfs, mounts, ids or limits could not be set up.
     Setup,
 }
 
 impl StartFailure {
-    /// 127 not found, 126 cannot be executed, 128 never got that far: as runc and shells count them.
-    /// (containerd reports 128 for all of them, and so does the status of a container.)
+    /// 127 not found, 126 not executable, 128 earlier failures: as in runc and shells. (containerd reports 128 for all of them, and
+    /// so does a container's status.)
     pub fn exit_code(self) -> i32 {
         match self {
             StartFailure::NotFoundInPath | StartFailure::NoSuchFile => 127,

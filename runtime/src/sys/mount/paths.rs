@@ -1,4 +1,4 @@
-//! Mounts at paths of the caller's own mount namespace, where nobody else writes: mount(2) and umount2(2).
+//! Mounts at paths of the caller's own mount namespace that no one else can write: mount(2) and umount2(2).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -11,15 +11,15 @@ use super::{ATTR_NODEV, ATTR_NOSUID, configured};
 use crate::fs::{c_string, proc_fd};
 use crate::{Kernel, SysResult};
 
-/// What a tmpfs of the node's own lets nobody do.
+/// Restrictions on the node's own tmpfs.
 const SAFE: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 
-/// What is in a tmpfs.
+/// The contents of a tmpfs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holds {
-    /// Files that the node writes: no devices, nothing set-user-ID.
+    /// Files written by the node: no devices, nothing set-user-ID.
     Data,
-    /// Whatever a container puts there.
+    /// Anything that a container creates.
     Anything,
 }
 
@@ -53,7 +53,7 @@ impl Kernel {
         )
     }
 
-    /// Gives a tmpfs of [`Holds::Data`] other options.
+    /// Changes the options of a tmpfs of [`Holds::Data`].
     pub fn remount_tmpfs(&self, at: &Path, options: &str) -> SysResult<()> {
         self.op(
             "mount",
@@ -62,17 +62,17 @@ impl Kernel {
         )
     }
 
-    /// Has what is mounted below a mount be mounted below its copies as well: mount_namespaces(7), shared mounts.
+    /// Makes later mounts below a mount propagate to its copies: mount_namespaces(7), shared mounts.
     pub fn share(&self, at: &Path) -> SysResult<()> {
         self.op("mount", |a| a.text("shared ").path(at), || Ok(mount::mount_change(at, MountPropagationFlags::SHARED)?))
     }
 
-    /// Shows a folder at another path, too.
+    /// Bind-mounts a folder at another path.
     pub fn bind(&self, source: &Path, at: &Path) -> SysResult<()> {
         self.op("mount", |a| a.text("bind ").path(source).text(" on ").path(at), || Ok(mount::mount_bind(source, at)?))
     }
 
-    /// Shows what is held open at a path, with all that is mounted below it. `source`: how that is called.
+    /// Bind-mounts an open file or folder at a path, with all mounts below it. `source`: its name.
     pub fn bind_held(&self, held: BorrowedFd<'_>, source: &Path, at: &Path) -> SysResult<()> {
         self.op(
             "mount",
@@ -81,7 +81,7 @@ impl Kernel {
         )
     }
 
-    /// Takes away, lazily, what was mounted last at a path; whether there was anything.
+    /// Lazily removes the topmost mount at a path; returns whether there was one.
     pub fn unmount(&self, at: &Path) -> SysResult<bool> {
         let unmounted = self.op_if(
             "umount2",
@@ -95,7 +95,7 @@ impl Kernel {
         Ok(unmounted.is_some())
     }
 
-    /// Takes away all that is mounted at a path.
+    /// Removes all mounts at a path.
     pub fn unmount_all(&self, at: &Path) -> SysResult<()> {
         while self.unmount(at)? {}
         Ok(())

@@ -1,4 +1,4 @@
-//! configMap volumes: the keys of a ConfigMap as files, on the disk of the Pods.
+//! configMap volumes: the keys of a ConfigMap as files, on the Pods' disk.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! downwardAPI volumes: what a Pod and its node know of it, as files in memory.
+//! downwardAPI volumes: fields of a Pod and resources of its containers, as files in memory.
 
 use std::path::{Path, PathBuf};
 
@@ -36,7 +36,7 @@ fn made(making: Making<'_>) -> Result<Payload> {
 ///
 /// # Errors
 ///
-/// An item asks for what there is not, or the Pod's files have no room left.
+/// An item requests an unknown value, or the Pod's files exceed their limit.
 pub fn files(
     pod: &Pod,
     facts: &Facts,

@@ -77,7 +77,7 @@ fn on_disk(kernel: &Kernel, path: &Path, pod: &Pod, fs_group: Option<u32>) -> io
     let new = path.with_file_name(format!(".new-{name}"));
     fs::create_dir_all(&new)?;
     if pod.has_own_users() {
-        // Before anything is in it.
+        // Before it has any content.
         projects::give(kernel, &[&new], None).map_err(io::Error::other)?;
     }
     if let Some(group) = fs_group {
@@ -102,8 +102,8 @@ fn mode(fs_group: Option<u32>) -> u32 {
     if fs_group.is_some() { 0o2777 } else { 0o777 }
 }
 
-/// How one in memory is mounted: with its mode and group, its size and as many inodes as take as much of the kernel, and some for a
-/// small one.
+/// Mount options of one in memory: its mode and group, its size, and a number of inodes with the same memory use, with a minimum
+/// for small ones.
 fn options(source: &EmptyDirVolumeSource, pod: &Pod, fs_group: Option<u32>) -> String {
     const INODE: i64 = 1024;
     let limit = source.size_limit.as_ref().map(qos::units).filter(|l| *l > 0);

@@ -1,4 +1,4 @@
-//! ephemeral volumes: a claim that a controller makes for the Pod alone, of the manifest's template.
+//! ephemeral volumes: a claim that a controller creates for one Pod, from the manifest's template.
 
 use super::{Location, Measured, Row, SetUp, never, persistent_volume_claim};
 

@@ -1,4 +1,4 @@
-//! hostPath volumes: what must be there, or is made.
+//! hostPath volumes: checks the path's type, or creates it.
 
 use std::{
     fs,
@@ -36,11 +36,11 @@ fn set_up(order: &Order) -> Result<()> {
     check(&order.path, kind)
 }
 
-/// Checks a host path against its type, in upstream's words; the `OrCreate` types make what is missing.
+/// Checks a host path against its type, in upstream's words; the `OrCreate` types create what is missing.
 ///
 /// # Errors
 ///
-/// It is something else, the type is none of upstream's, or what is missing cannot be made.
+/// It has another type, the type is unknown, or what is missing cannot be created.
 pub fn check(path: &Path, kind: &str) -> Result<()> {
     let found = fs::metadata(path).map(|m| m.file_type()).ok();
     let failed = |wanted| Err(VolumeError::HostPathType { path: path.to_owned(), wanted });

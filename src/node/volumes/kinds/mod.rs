@@ -1,4 +1,4 @@
-//! The kinds of volumes that this node can set up: one row here, one file each. Whoever does something with a volume asks its row.
+//! The kinds of volumes that this node can set up: one row here, one file each. All operations on volumes go through these rows.
 //!
 //! ```text
 //!   kind                                  where on the host       set up as   measured as
@@ -9,8 +9,8 @@
 //!   persistentVolumeClaim, ephemeral      a link in the folder    a claim     a file system of its own
 //! ```
 //!
-//! Files follow the objects that they are made of, and come back when somebody damages them; the others are set up once. Whatever the
-//! kind, the end of a Pod unmounts all below its folder and removes its links.
+//! Files are updated with their objects, and restored when changed externally; other volumes are set up once. Whatever the kind,
+//! the end of a Pod unmounts everything below its folder and removes its links.
 
 pub mod config_map;
 pub mod downward_api;
@@ -34,7 +34,7 @@ use crate::{
     translate::env::{Facts, Sources},
 };
 
-/// The table. Each volume is of one kind, as the server sees to.
+/// The table. Each volume is of exactly one kind; the server validates that.
 pub static KINDS: &[Row] = &[
     config_map::ROW,
     downward_api::ROW,
@@ -46,7 +46,7 @@ pub static KINDS: &[Row] = &[
     secret::ROW,
 ];
 
-/// What is particular to a kind of volume.
+/// The properties of a kind of volume.
 pub struct Row {
     /// The field of upstream's `VolumeSource`.
     pub field: &'static str,
@@ -55,79 +55,79 @@ pub struct Row {
     pub location: Location,
     pub set_up: SetUp,
     pub measured: fn(&Volume) -> Measured,
-    /// The objects of the API whose change concerns the volume. Files are made of these and no others.
+    /// The API objects whose changes affect the volume. Its files are made only of these.
     pub refers_to: fn(&Pod, &Volume) -> Vec<Reference>,
     /// Whether it shows the Pod's own labels and annotations, and changes with them.
     pub shows_pod: fn(&Volume) -> bool,
-    /// Whether containers may only read it, whatever their mounts say.
+    /// Whether containers may only read it, whatever their mounts specify.
     pub read_only: fn(&Volume) -> bool,
-    /// Whether its content goes as soon as the Pod has ended: nobody will read it any more.
+    /// Whether its content is deleted as soon as the Pod has ended: nothing will read it any more.
     pub scratch: bool,
-    /// What of its fields this node does not act upon, by their paths below `field`: a Pod that has one gets a Warning event.
+    /// Fields that this node does not act upon, by path below `field`: a Pod that sets one gets a Warning event.
     pub unsupported: &'static [(&'static str, fn(&Volume) -> bool)],
 }
 
-/// What an object is, and its name in the Pod's namespace.
+/// The kind of an object, and its name in the Pod's namespace.
 pub type Reference = (What, String);
 
-/// Where a volume is on the host.
+/// The location of a volume on the host.
 #[derive(Clone, Copy)]
 pub enum Location {
     /// `<state>/pods/<uid>/volumes/<name>`
     PodFolder,
     /// `<run>/volumes/<uid>/<name>`, in the tmpfs of the Pod.
     PodMemory,
-    /// Where the link `<state>/pods/<uid>/volumes/<name>` leads.
+    /// The target of the link `<state>/pods/<uid>/volumes/<name>`.
     Link,
-    /// Where the manifest says.
+    /// As specified in the manifest.
     Host(fn(&Volume) -> PathBuf),
 }
 
-/// How a volume comes to be.
+/// How a volume is set up.
 #[derive(Clone, Copy)]
 pub enum SetUp {
-    /// By a call that may wait for a disk. What is there already stays as it is.
+    /// By a call that may block on a disk. Existing content stays.
     Once(Make),
-    /// As files, which are written again whenever they are to be otherwise, or are.
+    /// As files, rewritten whenever they differ from what they should be.
     Files(Files),
-    /// As a link to the volume that its claim is bound to: see `volume_claims`.
+    /// As a link to the volume of its bound claim: see `volume_claims`.
     Claim,
 }
 
 pub type Make = fn(&Order) -> Result<()>;
 pub type Files = for<'a> fn(Making<'a>) -> BoxFuture<'a, Result<Payload>>;
 
-/// What a volume that is set up once is made of.
+/// The inputs for a volume that is set up once.
 pub struct Order {
     pub pod: Arc<Pod>,
     pub volume: Volume,
     pub path: PathBuf,
-    /// Tells the Pod's journal of what is made.
+    /// Records in the Pod's journal what is created.
     pub kernel: Kernel,
-    /// Where mounts are noted that are to stay.
+    /// Records mounts that must be kept.
     pub held: HeldVolumes,
 }
 
-/// What files are made of.
+/// The inputs for files.
 pub struct Making<'a> {
     pub pod: &'a Pod,
     pub volume: &'a Volume,
     pub facts: &'a Facts,
-    /// The objects that `refers_to` names, those that exist.
+    /// The existing objects among those named by `refers_to`.
     pub sources: &'a Sources,
     pub tokens: &'a Tokens,
-    /// What is left for the Pod's files.
+    /// The remaining space for the Pod's files.
     pub room: &'a mut Room,
 }
 
-/// As what a volume counts.
+/// What a volume's usage counts as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measured {
-    /// What containers write there is the Pod's use of the node's disk, and shown by the volume's name.
+    /// Written by containers: counts as the Pod's disk usage, shown under the volume's name.
     Disk,
-    /// It is of the Pod's use of the node's disk, and the agent writes it.
+    /// Counts as the Pod's disk usage, but is written by the agent.
     Managed,
-    /// Its file system says it all.
+    /// Measured by its file system.
     FileSystem,
     Nothing,
 }
@@ -145,7 +145,7 @@ pub fn is_read_only(volume: &Volume) -> bool {
     find(volume).is_some_and(|row| (row.read_only)(volume))
 }
 
-/// What a volume of the Pod refers to.
+/// The objects that a volume of the Pod refers to.
 pub fn references_of(pod: &Pod, volume: &Volume) -> Vec<Reference> {
     find(volume).map_or_else(Vec::new, |row| (row.refers_to)(pod, volume))
 }
@@ -156,7 +156,7 @@ pub fn shows_pod(pod: &Pod) -> bool {
     volumes.any(|volume| find(volume).is_some_and(|row| (row.shows_pod)(volume)))
 }
 
-/// The paths of the fields of a volume that this node does not act upon.
+/// The paths of a volume's fields that this node does not act upon.
 pub fn unsupported(volume: &Volume) -> Vec<String> {
     let Some(row) = find(volume) else { return Vec::new() };
     let set = row.unsupported.iter().filter(|(_, is_set)| is_set(volume));

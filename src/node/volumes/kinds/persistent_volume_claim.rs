@@ -19,7 +19,7 @@ pub const ROW: Row = Row {
     unsupported: &[],
 };
 
-/// The claim that a volume means.
+/// The claim that a volume refers to.
 pub fn claim(pod: &Pod, volume: &Volume) -> Vec<Reference> {
     persistent_volume::used(pod, volume).into_iter().map(|used| (What::Claim, used.name)).collect()
 }

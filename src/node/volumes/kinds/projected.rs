@@ -1,4 +1,4 @@
-//! projected volumes: the files of several sources in one folder in memory, tokens of the Pod's ServiceAccount among them.
+//! projected volumes: the files of several sources in one folder in memory, including tokens of the Pod's ServiceAccount.
 
 use std::path::{Path, PathBuf};
 
@@ -63,7 +63,7 @@ fn default_mode(volume: &Volume) -> Option<i32> {
     volume.projected.as_ref().and_then(|projected| projected.default_mode)
 }
 
-/// The files of one source; a token is none of them.
+/// The files of one source other than a token.
 fn projection(making: &mut Making<'_>, source: &VolumeProjection) -> Result<Payload> {
     let (mode, room) = (default_mode(making.volume), &mut *making.room);
     if let Some(s) = &source.config_map {
@@ -78,7 +78,7 @@ fn projection(making: &mut Making<'_>, source: &VolumeProjection) -> Result<Payl
     Ok(Payload::new())
 }
 
-/// The user that all containers run as, where the manifest says so for each.
+/// The user of all containers, if the manifest sets the same one for each.
 fn common_user(pod: &Pod) -> Option<u32> {
     let of_pod = pod.spec().security_context.as_ref().and_then(|c| c.run_as_user);
     let parts = pod.parts();

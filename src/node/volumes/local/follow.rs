@@ -1,5 +1,5 @@
-//! The PersistentVolumes that this node keeps, as the server has them: those that are deleted are removed here, and then let go of;
-//! of the others the folders are held to the size that they have now.
+//! Watches the PersistentVolumes kept on this node: removes the data of deleted ones and then their finalizer; applies the current
+//! size limit to the others.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -13,22 +13,22 @@ use crate::{disk, volumes::Volumes};
 use podwright_api::persistent_volume::local::{self, FINALIZER, NODE};
 use podwright_client::{Client, Informer, Key, Recorder, reference};
 
-/// Of two that are protected, the claim's is another one's to take.
+/// The claim's protection finalizer is removed by another controller.
 const PROTECTION: &str = "kubernetes.io/pv-protection";
-/// A volume that could not be removed is tried again after so long, and ever more seldom.
+/// The initial delay before a failed removal is retried; increases each time.
 const SOON: Duration = Duration::from_secs(1);
 const SELDOM: Duration = Duration::from_secs(60);
 
-/// What a volume asks of its node.
+/// The action that a volume requires of its node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Deed {
-    /// To be held to its size.
+    /// Limit its size.
     Limit(Identity, Option<u64>),
-    /// To be removed with all its data.
+    /// Remove it with all its data.
     Remove(Identity),
 }
 
-/// What a volume asks of the node. Pure.
+/// The action that a volume requires of the node. Pure.
 pub fn deed(volume: &PersistentVolume, node: &str) -> Option<Deed> {
     let identity = Identity::of(volume).filter(|_| local::node(volume) == Some(node))?;
     if volume.metadata.deletion_timestamp.is_none() {
@@ -36,20 +36,20 @@ pub fn deed(volume: &PersistentVolume, node: &str) -> Option<Deed> {
     }
     let has = |name: &str| volume.metadata.finalizers.iter().flatten().any(|known| known == name);
     let policy = volume.spec.as_ref().and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref());
-    // As long as a claim is bound to it, it is in use, whoever has deleted it. What is to be retained is not ours to remove.
+    // While a claim is bound to it, it is in use, even if deleted. Retained volumes are not removed by the node.
     (has(FINALIZER) && !has(PROTECTION) && policy == Some("Delete")).then_some(Deed::Remove(identity))
 }
 
-/// A removal that is to be tried.
+/// A pending removal.
 struct Due {
     at: Instant,
     pause: Duration,
     busy: bool,
 }
 
-/// Does what the node's volumes ask for, until the agent ends.
+/// Performs the required actions until the agent ends.
 pub async fn follow(volumes: Arc<Volumes>, client: Client, recorder: Recorder, node: String, stop: CancellationToken) {
-    // There may be millions of files: nobody waits until they are gone.
+    // There may be millions of files: removal runs in the background.
     let folders = volumes.clone();
     tokio::spawn(async move {
         let own = folders.clone();
@@ -86,7 +86,7 @@ pub async fn follow(volumes: Arc<Volumes>, client: Client, recorder: Recorder, n
                         due.entry(change.key).or_insert(Due { at: now, pause: SOON, busy: false });
                     }
                     Some(Deed::Limit(identity, capacity)) => {
-                        // Where it cannot be, its claim was told when the folder was made.
+                        // If that fails, its claim got an event when the folder was created.
                         let held = volumes.clone();
                         let limited = disk::work(move || held.local().limit(&identity, capacity)).await;
                         if let Err(why) = limited.map_err(LocalError::Panicked).flatten() {
@@ -116,7 +116,7 @@ pub async fn follow(volumes: Arc<Volumes>, client: Client, recorder: Recorder, n
     }
 }
 
-/// Removes a volume's data in a turn of its claim's namespace, then lets go of the object: nothing else has it wait then.
+/// Removes a volume's data in a turn of its claim's namespace, then its finalizer, so that the object can go.
 async fn remove(volumes: &Arc<Volumes>, client: &Client, volume: &PersistentVolume) -> Result<()> {
     let Some(identity) = Identity::of(volume) else { return Ok(()) };
     let (folders, name) = (volumes.clone(), identity.name.clone());

@@ -1,15 +1,15 @@
-//! Volumes of the built-in provisioner: a folder of this node each, made when its first Pod is there, held to its size where the
-//! file system can, and removed when its PersistentVolume is deleted.
+//! Volumes of the built-in provisioner: each a folder on this node, created for its first Pod, limited in size if the file system
+//! supports it, and removed when its PersistentVolume is deleted.
 //!
 //! ```text
-//!   <state>/local-volumes/<name>/volume.json   which PersistentVolume it is: the folder is of this node's making
-//!   <state>/local-volumes/<name>/data          what Pods mount, and all that they reach
-//!   <state>/local-volumes/.new-<name>          being made: nobody has it yet
-//!   <state>/local-volumes/.gone-<name>         being removed: nobody gets it any more
+//!   <state>/local-volumes/<name>/volume.json   which PersistentVolume it is: proves that this node created the folder
+//!   <state>/local-volumes/<name>/data          what Pods mount, and can access
+//!   <state>/local-volumes/.new-<name>          being created: not in use yet
+//!   <state>/local-volumes/.gone-<name>         being removed: not available any more
 //! ```
 //!
-//! Each step is one rename; what an agent leaves half done the next one finishes or removes. The folder around `data` is root's
-//! alone: nobody in a container puts a link in the place of `data`, or makes a folder look like a volume.
+//! Each step is one rename; the next agent finishes or removes what one leaves half done. Only root may access the folder around
+//! `data`: no process in a container can replace `data` by a link, or forge a volume.
 
 mod error;
 mod follow;
@@ -47,12 +47,12 @@ const DATA: &str = "data";
 const MARK: &str = "volume.json";
 const NEW: &str = ".new-";
 const GONE: &str = ".gone-";
-/// No mark is longer.
+/// Maximum size of `volume.json`.
 const LONGEST_MARK: usize = 4096;
-/// So many volumes that have been removed are remembered: no Pod that was on its way to one of them makes it again.
+/// How many removed volumes are remembered, so that no pending Pod recreates them.
 const REMEMBERED: usize = 4096;
 
-/// A PersistentVolume, as its folder and its object have it.
+/// A PersistentVolume's identity, in its folder and its object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     pub name: String,
@@ -60,39 +60,39 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Of a volume of the provisioner's.
+    /// Of a volume of the built-in provisioner.
     pub fn of(volume: &PersistentVolume) -> Option<Identity> {
         let (name, uid) = (volume.metadata.name.clone()?, volume.metadata.uid.clone()?);
         local::is_ours(volume).then_some(Identity { name, uid })
     }
 }
 
-/// How large a volume is to be, in bytes.
+/// The capacity of a volume, in bytes.
 pub fn capacity(volume: &PersistentVolume) -> Option<u64> {
     u64::try_from(matching::capacity(volume).value()).ok().filter(|bytes| *bytes > 0)
 }
 
-/// What was made of a volume.
+/// The result of making a volume.
 #[derive(Debug)]
 pub struct Made {
-    /// Just now.
+    /// Created just now.
     pub fresh: bool,
-    /// Whether it is held to its size; error: why not.
+    /// Whether its size is limited; error: why not.
     pub limited: Result<()>,
 }
 
-/// All folders of this node's volumes.
+/// The folders of this node's volumes.
 #[derive(Debug)]
 pub struct Folders {
     root: PathBuf,
-    /// Held while a volume is made, or begins to be removed. The names of the latest that were removed.
+    /// Held while a volume is created, or its removal begins. The names of the latest removed ones.
     removed: Mutex<VecDeque<String>>,
 }
 
 impl Folders {
     /// # Errors
     ///
-    /// The folder of them all cannot be made, or not be root's alone.
+    /// The common folder cannot be created or made accessible to root only.
     pub fn open(root: PathBuf) -> io::Result<Folders> {
         DirBuilder::new().recursive(true).mode(0o700).create(&root)?;
         fs::set_permissions(&root, Permissions::from_mode(0o700))?;
@@ -103,21 +103,21 @@ impl Folders {
         &self.root
     }
 
-    /// Where the data of a volume is. The name is one of the provisioner's: it is one component.
+    /// The path of a volume's data. The provisioner's names are single path components.
     pub fn data(&self, name: &str) -> PathBuf {
         self.root.join(name).join(DATA)
     }
 
     fn turn(&self) -> MutexGuard<'_, VecDeque<String>> {
-        // What a panic left behind is sound: a name is there or not.
+        // The state is consistent even after a panic: a name is present or not.
         self.removed.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Makes the folder of a volume, unless it is there; one that is there is this very volume's.
+    /// Creates the folder of a volume, unless it exists and belongs to this very volume.
     ///
     /// # Errors
     ///
-    /// The volume has been deleted, another's data is there, its own is lost, or it cannot be made.
+    /// The volume was deleted, another volume's data is there, its own is lost, or it cannot be created.
     pub fn make(&self, volume: &Identity, capacity: Option<u64>) -> Result<Made> {
         let at = self.place(&volume.name)?;
         let turn = self.turn();
@@ -140,14 +140,14 @@ impl Folders {
         Ok(Made { fresh, limited: limit(&data, capacity) })
     }
 
-    /// 1. out of everybody's sight, 2. the folder for data, empty, in a project of its own, 3. what it is, 4. into sight.
+    /// 1. create hidden, 2. an empty data folder in its own project, 3. the identity file, 4. rename into place.
     fn make_new(&self, volume: &Identity, capacity: Option<u64>) -> io::Result<()> {
         let new = self.root.join(format!("{NEW}{}", volume.name));
         remove_all(&new)?;
         DirBuilder::new().mode(0o700).create(&new)?;
         let data = new.join(DATA);
         fs::create_dir(&data)?;
-        // As open as an emptyDir: whichever user a Pod has, it is his.
+        // As open as an emptyDir, for any user a Pod may have.
         fs::set_permissions(&data, Permissions::from_mode(0o777))?;
         let given = projects::give(&Kernel::new(&JournalWriter::none()), &[&data], None);
         if let Err(error) = given.map_err(LocalError::from).and(limit(&data, capacity)) {
@@ -157,28 +157,28 @@ impl Folders {
         move_durably(&self.root, &format!("{NEW}{}", volume.name), &volume.name)
     }
 
-    /// Holds a volume to its size, if it is here.
+    /// Limits a volume's size, if it is here.
     ///
     /// # Errors
     ///
-    /// Its file system cannot, or the folder is not of this node's making.
+    /// Its file system cannot, or the folder was not created by this node.
     pub fn limit(&self, volume: &Identity, capacity: Option<u64>) -> Result<()> {
         let at = self.place(&volume.name)?;
         match self.mark(&at)? {
             Some(known) if known == *volume => limit(&at.join(DATA), capacity),
-            // Another's, of which its Pods are told.
+            // Another volume's; its Pods get an error.
             _ => Ok(()),
         }
     }
 
-    /// Removes a volume with all its data; one that is not here is fine. `user`: which Pod uses it, if one does.
+    /// Removes a volume with all its data; succeeds if it is not here. `user`: the Pod using it, if any.
     ///
-    /// 1. it is this very volume, 2. nobody uses it, 3. nothing is mounted in it, 4. out of everybody's reach, 5. no limit any more,
-    /// 6. all that is in it, by descriptors: links are removed, not followed.
+    /// 1. check its identity, 2. check that it is unused, 3. and has no mounts, 4. rename out of reach, 5. remove its limit,
+    /// 6. delete its contents by descriptors: links are removed, not followed.
     ///
     /// # Errors
     ///
-    /// It is in use, another's data is there, or something of it could not be removed: the same call goes on from there.
+    /// It is in use, another volume's data is there, or part of it could not be removed: calling again continues from there.
     pub fn remove(&self, volume: &Identity, user: impl FnOnce() -> Option<String>) -> Result<()> {
         let (at, gone) = (self.place(&volume.name)?, self.root.join(format!("{GONE}{}", volume.name)));
         {
@@ -204,11 +204,11 @@ impl Folders {
         self.finish(&gone)
     }
 
-    /// Removes what an earlier agent has begun to make, or to remove.
+    /// Removes what an earlier agent has partially created or removed.
     ///
     /// # Errors
     ///
-    /// Something of it stays. The rest is gone.
+    /// Part of it remains. The rest is gone.
     pub fn tidy(&self) -> Result<()> {
         let entries = fs::read_dir(&self.root).map_err(call("read", &self.root))?;
         let mut errors = Vec::new();
@@ -218,7 +218,7 @@ impl Folders {
                 errors.extend(self.finish(&path).err());
             } else if let Some(own) = name.strip_prefix(NEW).filter(|own| local::is_name(own)) {
                 let _turn = self.turn();
-                // Nobody has been told of it.
+                // It was never announced.
                 tracing::info!(volume = own, "removing a partially created volume");
                 errors.extend(remove_all(&path).map_err(call("remove", &path)).err());
             }
@@ -226,13 +226,13 @@ impl Folders {
         if errors.is_empty() { Ok(()) } else { Err(LocalError::Several(errors)) }
     }
 
-    /// Removes what nobody reaches any more.
+    /// Deletes what is out of reach.
     fn finish(&self, gone: &Path) -> Result<()> {
         if !gone.exists() {
             return Ok(());
         }
         nothing_mounted(gone)?;
-        // A project with a limit would count as somebody's for ever.
+        // A project with a limit would count as in use forever.
         if let Err(error) = projects::limit(&Kernel::new(&JournalWriter::none()), &gone.join(DATA), None) {
             tracing::warn!(%error, "failed to remove the quota of a removed volume");
         }
@@ -251,7 +251,7 @@ impl Folders {
         }
     }
 
-    /// Which volume a folder is; none: it is not there. Error: it is not of this node's making.
+    /// The identity of a volume folder; none: it does not exist. Error: it was not created by this node.
     fn mark(&self, at: &Path) -> Result<Option<Identity>> {
         match fs::symlink_metadata(at) {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
@@ -269,8 +269,8 @@ impl Folders {
     }
 }
 
-/// Takes the limits of all volumes below a folder away, which is about to be removed as a whole: a project that has one counts as
-/// somebody's for ever.
+/// Removes the limits of all volumes below a folder that is about to be removed as a whole: a project with a limit counts as in use
+/// forever.
 pub fn release_projects(root: &Path) {
     for entry in fs::read_dir(root).into_iter().flatten().flatten() {
         if let Err(error) = projects::limit(&Kernel::new(&JournalWriter::none()), &entry.path().join(DATA), None) {
@@ -286,7 +286,7 @@ fn nothing_mounted(folder: &Path) -> Result<()> {
     }
 }
 
-/// Holds a folder to a size. Errors: it is not.
+/// Limits a folder's size. Fails if it cannot be limited.
 fn limit(data: &Path, capacity: Option<u64>) -> Result<()> {
     projects::enforced(data.parent().unwrap_or(data)).map_err(LocalError::NotEnforced)?;
     match projects::limit(&Kernel::new(&JournalWriter::none()), data, capacity)? {

@@ -1,17 +1,17 @@
-//! How many items lists have, wherever they are, and what had more before there was a bound.
+//! Bounds on the number of list items in every place, and objects that exceeded them before the bounds existed.
 
 use podwright::api::{Object, strategy};
 use serde_json::{Value, json};
 
 use super::{created, decoded, merged, report, unmet};
 
-/// So many volumes, as a flow of YAML.
+/// `n` volumes, in YAML flow style.
 fn volumes(n: usize) -> String {
     let all: Vec<String> = (0..n).map(|i| format!("{{name: v{i}, emptyDir: {{}}}}")).collect();
     format!("[{}]", all.join(", "))
 }
 
-/// The specs of Pods in all kinds that have one.
+/// The Pod specs of all kinds that have one.
 const SPECS: &[(&str, &str)] = &[
     ("pod", "spec"),
     ("podtemplate", "template.spec"),
@@ -70,7 +70,7 @@ fn a_pod_has_so_many_volumes_and_containers_in_whichever_kind_it_is() {
     report(wrong);
 }
 
-/// Each is made or looked up by a node, which keeps kilobytes of it.
+/// A node creates or looks up each, and keeps kilobytes for it.
 #[test]
 fn a_pod_has_so_many_sources_items_and_variables_in_all() {
     let many = |n: usize, item: &str| vec![item; n].join(", ");
@@ -107,7 +107,7 @@ fn a_pod_has_so_many_sources_items_and_variables_in_all() {
     report(wrong);
 }
 
-/// One that was stored before may still be told of in its status, and relabelled.
+/// A Pod stored earlier can still get status updates and new labels.
 #[test]
 fn a_pod_that_had_more_before_goes_on() {
     let sources = |n: usize| vec!["{secret: {name: a}}"; n].join(", ");
@@ -212,7 +212,7 @@ fn what_is_made_or_compared_for_each_is_bounded() {
     report(wrong);
 }
 
-/// Objects from before a bound can still be changed, and made smaller; what is too long in them does not grow.
+/// Objects older than a bound can still be changed and shrunk; lists that are too long do not grow.
 #[test]
 fn what_had_more_before_may_stay_and_not_grow() {
     let with = |n: usize| created("deployment", &below("spec.template.spec.volumes", &volumes(n)));
@@ -241,7 +241,7 @@ fn what_had_more_before_may_stay_and_not_grow() {
     status.0["status"] = json!({"replicas": 1});
     strategy::validate_status_update(kind, &status, &old).unwrap();
 
-    // What is counted over several lists likewise.
+    // The same for items counted over several lists.
     let container = |name: &str, numbers: std::ops::Range<usize>| {
         let names: Value = numbers.map(|i| (format!("example.com/r{i}"), json!("1"))).collect();
         json!({"name": name, "image": "i:1", "resources": {"limits": names, "requests": names}})

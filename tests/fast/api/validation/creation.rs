@@ -1,4 +1,4 @@
-//! What may not be created.
+//! Objects that are rejected at creation.
 
 use super::{Case, refused_at_creation};
 
@@ -38,7 +38,7 @@ const CREATE: &[Case] = &[
     ("spec", "{containers: [{name: a, image: i, resources: {requests: {memory: 2Gi}}}, {name: b, image: i, resources: {requests: {memory: 2Gi}}}], resources: {requests: {memory: 3Gi}, limits: {memory: 8Gi}}}", "spec.resources.requests[memory]", "Invalid", "Invalid value: \"3Gi\": must be greater than or equal to aggregate container requests of 4Gi"),
     ("spec", "{containers: [{name: a, image: i, resources: {requests: {cpu: 500m}}}], initContainers: [{name: s, image: i, restartPolicy: Always, resources: {requests: {cpu: 200m}}}, {name: b, image: i, resources: {requests: {cpu: 1}}}], resources: {requests: {cpu: 1}}}", "spec.resources.requests[cpu]", "Invalid", "aggregate container requests of 1200m"),
     ("spec", "{containers: [{name: a, image: i, resources: {limits: {cpu: 2}, requests: {cpu: 1}}}], resources: {limits: {cpu: 1}}}", "spec.resources.containers[0][cpu].limits", "Invalid", "Invalid value: \"2\": must be less than or equal to pod limits of 1"),
-    // What is not requested as a whole is what the containers request together.
+    // Missing Pod-level requests default to the sum of the containers' requests.
     ("spec", "{containers: [{name: a, image: i, resources: {limits: {memory: 60Gi}}}, {name: b, image: i, resources: {limits: {memory: 60Gi}}}], resources: {limits: {memory: 100Gi}}}", "spec.resources.requests", "Invalid", "Invalid value: \"120Gi\": must be less than or equal to memory limit of 100Gi"),
     ("spec", "{containers: [{name: a, image: i, resources: {limits: {memory: 1Gi, hugepages-2Mi: 4Mi}}}], resources: {requests: {memory: 1Gi, hugepages-2Mi: 2Mi}, limits: {memory: 1Gi, hugepages-2Mi: 2Mi}}}", "spec.resources.limits[hugepages-2Mi]", "Invalid", "must be greater than or equal to aggregate container limits of 4Mi"),
     ("template", "{resources: {requests: {cpu: 1m}}, containers: [{name: c, image: i, resources: {requests: {cpu: 1}}}]}", "spec.template.spec.resources.requests[cpu]", "Invalid", "aggregate container requests of 1"),

@@ -1,4 +1,4 @@
-//! Every rule of validation has one invalid example: a fragment, and the field, reason and words it earns.
+//! Every validation rule has one invalid example: a fragment, and the expected field, reason and message.
 
 mod bounds;
 mod creation;
@@ -52,7 +52,7 @@ pub fn created(base: &str, fragment: &str) -> (&'static Kind, Object) {
     (kind, object)
 }
 
-/// What is missing of an expected cause.
+/// The part of an expected cause that is missing.
 pub fn unmet(outcome: Result<(), Status>, what: &str, field: &str, reason: &str, words: &str) -> Option<String> {
     let Err(status) = outcome else { return Some(format!("{what}\n  should earn {field}: {reason}, but is valid")) };
     assert_eq!((status.code, status.reason.as_str()), (422, "Invalid"));
@@ -63,7 +63,7 @@ pub fn unmet(outcome: Result<(), Status>, what: &str, field: &str, reason: &str,
     (!found).then(|| format!("{what}\n  should earn {field}: {reason}: {words}\n  but got {causes:#?}"))
 }
 
-/// Each case is a manifest that may not be created.
+/// Each case is a manifest whose creation must be rejected.
 pub fn refused_at_creation(cases: &[Case]) {
     let mut wrong = Vec::new();
     for (base, fragment, field, reason, words) in cases {

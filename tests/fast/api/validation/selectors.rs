@@ -1,16 +1,16 @@
-//! How large selectors and the like may be, wherever they are; and what has been larger before there was a bound.
+//! Bounds on the size of selectors and the like in every place, and objects that exceeded them before the bounds existed.
 
 use podwright::api::strategy;
 
 use super::{created, report, unmet};
 
-/// So many labels: the bases' own, where they have one, is the first.
+/// `n` labels: the base's own, if it has one, is the first.
 fn labels(n: usize) -> String {
     let others = (1..n).map(|i| format!(", k{i}: v")).collect::<String>();
     format!("{{a: b{others}}}")
 }
 
-/// So many requirements, half of them labels.
+/// `n` requirements, half of them labels.
 fn selector(n: usize) -> String {
     let expressions: Vec<String> = (0..n - n / 2).map(|i| format!("{{key: e{i}, operator: Exists}}")).collect();
     format!("{{matchLabels: {}, matchExpressions: [{}]}}", labels(n / 2), expressions.join(", "))
@@ -21,7 +21,7 @@ fn values(n: usize) -> String {
     format!("{{matchExpressions: [{{key: a, operator: NotIn, values: [{}]}}]}}", all.join(", "))
 }
 
-/// Where objects have selectors: the base, what is around one, and its path.
+/// Where objects have selectors: the base, what surrounds the selector, and its path.
 #[rustfmt::skip]
 const PLACES: &[(&str, &str, &str)] = &[
     ("pdb", "{spec: {selector: @}}", "spec.selector"),
@@ -48,7 +48,7 @@ const PLACES: &[(&str, &str, &str)] = &[
     ("hpa", "{spec: {metrics: [{type: External, external: {metric: {name: m, selector: @}, target: {type: Value, value: 1}}}]}}", "spec.metrics[0].external.metric.selector"),
 ];
 
-/// And those that are maps of labels.
+/// Selectors that are maps of labels.
 const MAPS: &[(&str, &str, &str)] = &[
     ("service", "{spec: {selector: @}}", "spec.selector"),
     ("replicationcontroller", "{spec: {selector: @}}", "spec.selector"),
@@ -149,7 +149,7 @@ fn what_one_list_asks_of_another_is_bounded() {
     report(wrong);
 }
 
-/// Objects from before a bound can still be changed, and what is too large in them grows no further.
+/// Objects older than a bound can still be changed; what is too large in them does not grow.
 #[test]
 fn what_was_too_large_before_may_stay_and_not_grow() {
     for (base, fragment, old, new) in [
@@ -166,7 +166,7 @@ fn what_was_too_large_before_may_stay_and_not_grow() {
         let (_, larger) = created(base, &fragment.replace('@', &new));
         let refused = strategy::validate_update(kind, &larger, &old).expect_err(base);
         assert!(refused.message.contains("Too many: "), "{base}: {refused}");
-        // It may become smaller, and is bound then.
+        // It may shrink, and is then subject to the bound.
         let (_, small) = created(base, "{}");
         let shrunk = strategy::validate_update(kind, &small, &old);
         assert!(shrunk.is_ok() || base == "service", "{base}: {shrunk:?}");

@@ -1,4 +1,4 @@
-//! What may not be created because there is too much of it.
+//! Objects that are rejected at creation because they are too large.
 
 use podwright::api::strategy;
 
@@ -143,7 +143,7 @@ fn what_is_too_large() {
     report(wrong);
 }
 
-/// What may be made of an object before it is validated as a whole.
+/// Limits on an object before it is validated as a whole.
 #[test]
 fn what_is_too_large_before_admission() {
     let kind = podwright::api::kinds::lookup("services").unwrap();

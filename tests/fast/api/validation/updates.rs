@@ -1,11 +1,11 @@
-//! What may not be changed, of objects and of their status; and what may.
+//! Allowed and forbidden changes of objects and of their status.
 
 use podwright::api::{patch, strategy};
 use serde_json::Value;
 
 use super::{created, decoded, merged, report, unmet, value};
 
-/// Base, what the old object has beside it, what the new one changes of that.
+/// Base, what the old object adds to it, what the new one changes of that.
 type Change = (&'static str, &'static str, &'static str, &'static str, &'static str, &'static str);
 
 #[rustfmt::skip]
@@ -40,7 +40,7 @@ fn each_rule_of_updates() {
     let mut wrong = Vec::new();
     for (base, before, change, field, reason, words) in UPDATE {
         let (_, mut old) = created(base, before);
-        // What creation drops, a stored object may have.
+        // A stored object may have fields that creation drops.
         let raw = merged(base, before);
         if let Some(time) = raw["metadata"].get("deletionTimestamp") {
             old.set_meta("deletionTimestamp", time.clone());
@@ -106,7 +106,7 @@ fn what_a_pod_may_change() {
     assert_eq!(new.generation(), 2);
 }
 
-/// It was stored before such a spelling was refused.
+/// It was stored before this spelling was rejected.
 #[test]
 fn a_service_keeps_an_address_however_it_has_been_written() {
     let spec = "spec: {type: LoadBalancer, clusterIP: '::ffff:10.0.0.1', clusterIPs: ['::ffff:10.0.0.1'], externalIPs: \

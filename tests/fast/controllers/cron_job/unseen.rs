@@ -1,4 +1,4 @@
-//! Jobs that a CronJob's status tells of and no informer shows yet.
+//! Jobs in a CronJob's status that no informer shows yet.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,10 +18,10 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::{self, Receiver};
 use tokio_util::sync::CancellationToken;
 
-/// A way to the server on which no Job is ever seen.
+/// A client to the server on which no Job is ever seen.
 struct Blind {
     client: Client,
-    /// Watches that tell nothing go on for as long as somebody could.
+    /// Silent watches stay open as long as a sender exists.
     silent: mpsc::Sender<mpsc::Sender<WatchEvent>>,
 }
 
@@ -65,7 +65,7 @@ async fn ask(server: &Server, request: Request) -> Object {
     }
 }
 
-/// The Job of a name, which `owner` controls.
+/// Creates the Job of a name, controlled by `owner`.
 async fn make(server: &Server, name: &str, owner: Option<&Object>) -> Object {
     let owner = owner.map(|owner| {
         json!({ "apiVersion": "batch/v1", "kind": "CronJob", "name": owner.name(), "uid": owner.uid(), "controller": true })

@@ -1,5 +1,5 @@
-//! DaemonSets: a small world of them here, with which nodes get a Pod and what becomes of failed ones; rolling updates and
-//! history beside it.
+//! DaemonSets: a small model world, which nodes get a Pod and how failed ones are handled; rolling updates and history in a
+//! submodule.
 
 mod rolling;
 
@@ -58,7 +58,7 @@ pub fn node(name: &str, spec: Value) -> Node {
     serde_json::from_value(node).expect("a Node")
 }
 
-/// A DaemonSet and all around it: a world small enough to be a value.
+/// A DaemonSet and everything around it: a world small enough to be a value.
 pub struct World {
     set: DaemonSet,
     revisions: Vec<ControllerRevision>,
@@ -69,13 +69,13 @@ pub struct World {
 }
 
 impl World {
-    /// One with nodes n1, n2, ... that nothing runs on yet.
+    /// A world with nodes n1, n2, ... that run nothing yet.
     fn new(set: DaemonSet, nodes: usize) -> World {
         let nodes = (1..=nodes).map(|n| node(&format!("n{n}"), json!({}))).collect();
         World { set, revisions: vec![], pods: vec![], nodes, now: 0, made: 0 }
     }
 
-    /// One in which everything is ready.
+    /// A world in which everything is ready.
     pub fn ready(set: DaemonSet, nodes: usize) -> World {
         let mut world = World::new(set, nodes);
         world.reach_rest();
@@ -89,7 +89,7 @@ impl World {
         pod.status = Some(serde_json::from_value(json!({ "phase": phase, "conditions": [condition] })).unwrap());
     }
 
-    /// The Pod of a node that is not going.
+    /// The Pod of a node that is not being deleted.
     fn pod(&mut self, node: &str) -> &mut Pod {
         let on = |pod: &&mut Pod| nodes::target(pod) == Some(node) && pod.metadata.deletion_timestamp.is_none();
         self.pods.iter_mut().find(on).expect("a Pod on the node")
@@ -143,7 +143,7 @@ impl SmallWorld for World {
         })
     }
 
-    /// On which nodes Pods are created (+) and deleted (-).
+    /// The nodes on which Pods are created (+) and deleted (-).
     fn label(&self, write: &Write) -> String {
         let request = &write.request;
         let target = |pod: &Pod| nodes::target(pod).expect("a node").to_owned();
@@ -178,7 +178,7 @@ impl SmallWorld for World {
                 let pod = self.pods.iter_mut().find(|pod| pod.metadata.name == name).expect("a Pod to delete");
                 assert!(pod.metadata.deletion_timestamp.is_none(), "{name:?} is deleted twice");
                 pod.metadata.deletion_timestamp = Some(at(self.now).into());
-                // The server needs no agent to delete what has ended.
+                // The server deletes finished Pods without an agent.
                 self.pods.retain(|pod| pod.metadata.deletion_timestamp.is_none() || !meta::is_finished(pod));
             }
             (_, "controllerrevisions.apps") => revise(&mut self.revisions, request),
@@ -191,7 +191,7 @@ impl SmallWorld for World {
         self.now += 1;
     }
 
-    /// Lets scheduler and nodes do their work: who is to go is gone, everybody else runs; "broken" ones are not ready.
+    /// Lets scheduler and nodes do their work: Pods being deleted are gone, all others run; "broken" ones are not ready.
     fn settle(&mut self) {
         self.pods.retain(|pod| pod.metadata.deletion_timestamp.is_none());
         for pod in &mut self.pods {
@@ -301,7 +301,7 @@ fn nodes_come_and_go() {
     assert_eq!(world.counts(), [2, 2, 2, 2, 2, 0, 0]);
     world.nodes.push(node("n3", json!({})));
     assert_eq!(world.reach_rest(), ["+n3"]);
-    // A taint keeps new Pods off; who is there stays.
+    // A taint keeps new Pods off; existing ones stay.
     world.nodes[0] = node("n1", taint("dedicated", "NoSchedule"));
     assert_eq!(world.reach_rest(), [""; 0]);
     assert_eq!(world.counts(), [2, 2, 2, 2, 2, 0, 1]);
@@ -323,7 +323,7 @@ fn a_pod_that_waits_for_a_node_that_is_gone_is_deleted() {
     assert_eq!(world.step(), ["-n2"]);
     world.settle();
     assert_eq!(world.reach_rest(), [""; 0]);
-    // One that was there is the Pod garbage collector's.
+    // An existing Pod is left to the Pod garbage collector.
     world.nodes.clear();
     assert_eq!(world.step(), [""; 0]);
 }

@@ -1,4 +1,4 @@
-//! A change of the template: on which nodes it has come when, and how to go back.
+//! Template changes: which nodes get them when, and rollback.
 
 use k8s_openapi::api::core::v1::Pod;
 use podwright::controllers::daemon_set::rolling;
@@ -96,7 +96,7 @@ fn old_pods_that_are_not_available_are_replaced_at_once() {
     assert_eq!(world.reach_rest(), ["+n2", "+n3", "-n1", "+n1"]);
 }
 
-/// Upstream's issue 123232: each bad template took one more node.
+/// Upstream's issue 123232: each bad template took down one more node.
 #[test]
 fn one_broken_template_after_another_takes_no_more_nodes_than_the_first() {
     let mut world = World::ready(set(strategy(json!(0), json!(1))), 3);
@@ -121,7 +121,7 @@ fn on_a_node_that_would_get_no_pod_the_old_one_goes_too() {
         assert_eq!(world.images(), "n2=v2 n3=v2", "surge {surge}: {steps:?}");
         assert_eq!(world.counts(), [2, 2, 2, 2, 2, 0, 0]);
     }
-    // With surge it goes last, when there are enough others.
+    // With surge it goes last, when enough others are available.
     let mut world = World::ready(set(strategy(json!(2), json!(0))), 3);
     let now = world.now;
     ["n2", "n3"].iter().for_each(|node| World::be(world.pod(node), "Running", false, now));

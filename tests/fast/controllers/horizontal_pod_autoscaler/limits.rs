@@ -1,4 +1,4 @@
-//! How far a wish for replicas is followed, and how fast.
+//! How far and how fast a recommendation for replicas is followed.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ impl Story {
         })
     }
 
-    /// Wishes, and is scaled as the verdict says; the replicas then, and the reason of `ScalingLimited`.
+    /// Recommends, and scales as the verdict says; returns the replicas then, and the reason of `ScalingLimited`.
     fn scale(&mut self, second: i64, wanted: i32) -> (i32, &'static str) {
         let Verdict { replicas, limited: (_, reason, _), .. } = self.wish(second, wanted);
         if replicas != self.current {
@@ -46,7 +46,7 @@ impl Story {
     }
 }
 
-/// Rules of one direction that do not wait.
+/// Rules for one direction, without stabilization.
 fn rules(select: &str, policies: &[(&str, i32, u32)]) -> Value {
     let policies: Vec<Value> = policies
         .iter()
@@ -112,10 +112,10 @@ fn a_window_of_its_own_for_each_direction() {
         (60, 7, 6, "ScaleUpStabilized"),
         (75, 2, 6, "ScaleDownStabilized"),
         (90, 2, 6, "ScaleDownStabilized"),
-        // What is too old for the way up still counts for the way down.
+        // Recommendations too old for scaling up still count for scaling down.
         (140, 2, 6, "ScaleDownStabilized"),
         (164, 2, 6, "ScaleDownStabilized"),
-        // The 9 of 45 and the 8 of 15 are forgotten; the 7 of 60 would be more than there are.
+        // The 9 at 45 and the 8 at 15 are forgotten; the 7 at 60 would be more than the current replicas.
         (180, 2, 2, "ReadyForNewScale"),
     ] {
         let verdict = story.wish(second, wanted);
@@ -165,7 +165,7 @@ fn policies_bound_a_whole_period() {
     let mut story = Story::of(80, (1, 100), down("Max", &[("Percent", 10, 60)]));
     let steps: Vec<i32> = [15, 30, 75, 90, 135].map(|second| story.scale(second, 1).0).into();
     assert_eq!(steps, [72, 72, 64, 64, 57]);
-    // What went the other way within the period counts as well: from 9 it went up to 13, so 9 - 3 is below which it may not go.
+    // Changes in the other direction within the period count as well: from 9 it went up to 13, so 9 - 3 is the lower bound.
     let behavior =
         json!({ "scaleUp": rules("Max", &[("Pods", 4, 60)]), "scaleDown": rules("Max", &[("Pods", 3, 60)]) });
     let mut story = Story::of(9, (1, 100), behavior);

@@ -1,4 +1,4 @@
-//! What an autoscaler does about its target, and what it tells.
+//! What an autoscaler does about its target, and what it reports.
 
 use std::sync::Arc;
 
@@ -18,12 +18,12 @@ use super::{
     pod, spec,
 };
 
-/// That there is no target of an autoscaler.
+/// The error for an autoscaler whose target does not exist.
 pub(super) fn not_found() -> ScaleError {
     ScaleError::Refused(Status::not_found("deployments", "apps", "web"))
 }
 
-/// An autoscaler `web`, its target, and what each of its Pods uses of the CPU in millicores.
+/// An autoscaler `web`, its target, and the CPU usage of each of its Pods in millicores.
 pub(super) struct Case {
     hpa: Value,
     pub(super) scale: Result<Scale, ScaleError>,
@@ -39,7 +39,7 @@ pub(super) struct Case {
 }
 
 impl Case {
-    /// A target of so many replicas.
+    /// A target of `replicas` replicas.
     pub(super) fn of(replicas: i32, used: &[i64], more: Value) -> Case {
         let metadata = json!({ "name": "web", "namespace": "a", "uid": "hpa", "generation": 3 });
         let one = |(at, used): (usize, &i64)| {
@@ -93,7 +93,7 @@ impl Case {
         horizontal_pod_autoscaler::plan(&view, &mut self.history)
     }
 
-    /// What it does, with its status as written; it is seen that it comes back in 15 seconds.
+    /// Runs it, and writes its status; checks that it is requeued after 15 seconds.
     pub(super) fn runs(&mut self) -> Ran {
         let plan = self.plan();
         assert_eq!(plan.requeue_after.map(|wait| wait.as_secs()), Some(15));
@@ -112,7 +112,7 @@ impl Case {
 }
 
 pub(super) struct Ran {
-    /// What the target is set to.
+    /// The replicas that the target is set to.
     pub(super) to: Option<i64>,
     pub(super) why: Option<String>,
     pub(super) status: Value,
@@ -130,7 +130,7 @@ impl Ran {
     }
 }
 
-/// Any node makes a mirror with any labels: it would hold a target down, or drive it up.
+/// Any node can create a mirror with any labels: it would hold a target down, or drive it up.
 #[test]
 fn mirrors_of_static_pods_are_none_of_its_pods() {
     for used in [[900; 3], [100; 3]] {
@@ -279,7 +279,7 @@ fn selectors_that_say_nothing_or_too_much() {
     assert!(ran.condition("ScalingActive").starts_with(why), "{}", ran.condition("ScalingActive"));
 }
 
-/// A metric that is well, one too low, one too high; by the CPU and by memory.
+/// A metric that is on target, one too low, one too high; by CPU and by memory.
 fn metric(name: &str, percent: i64) -> Value {
     let target = json!({ "type": "Utilization", "averageUtilization": percent });
     json!({ "type": "Resource", "resource": { "name": name, "target": target } })
@@ -319,7 +319,7 @@ fn without_one_metric_it_does_not_become_less() {
     let mixed = |percent: i64| json!({ "metrics": [metric("cpu", percent), external] });
     let missing = "unable to get external metric a/jobs/queue=q: unable to fetch metrics from external metrics API: no external \
                    metrics API (external.metrics.k8s.io) registered";
-    // Too high and just right: it goes on with what there is.
+    // Too high and on target: the available metrics are used.
     for (percent, to) in [(25, Some(6)), (50, None)] {
         let ran = Case::of(3, &[500; 3], mixed(percent)).runs();
         assert_eq!(ran.to, to);
@@ -412,7 +412,7 @@ fn resource_metrics_that_cannot_be_had() {
             "FailedComputeMetricsReplicas: invalid metrics (1 invalid out of 1), first error is: {context}{why}"
         );
         assert_eq!(ran.events, [format!("{reason}: {why}"), all]);
-        // What was known stays, but for the metrics.
+        // The known status stays, except for the metrics.
         assert_eq!(
             (&ran.status["currentReplicas"], &ran.status["currentMetrics"]),
             (&json!(3), &json!([{ "type": "" }]))

@@ -1,4 +1,4 @@
-//! Scales that the server refuses to set: they are told, and count as no step.
+//! Scale updates that the server rejects: they are reported, and count as no step.
 
 use std::sync::{
     Arc,
@@ -43,7 +43,7 @@ fn a_scale_that_could_not_be_set() {
         ran.condition("AbleToScale"),
         "False FailedUpdateScale: the HPA controller was unable to update the target scale: it is forbidden"
     );
-    // What was measured is told all the same.
+    // The measurement is reported all the same.
     assert!(ran.condition("ScalingActive").starts_with("True ValidMetricFound"), "{}", ran.condition("ScalingActive"));
     assert_eq!(ran.status["currentMetrics"][0]["resource"]["current"]["averageUtilization"], 90);
     case.failure = None;
@@ -72,24 +72,24 @@ fn what_somebody_else_has_done_meanwhile_is_no_failure() {
     assert_ne!(ran.status["lastScaleTime"], written.as_str());
 }
 
-/// Controllers that look at autoscalers all the time.
+/// Controllers with very frequent reconciles of autoscalers.
 fn restless() -> Config {
     let settings = Settings { sync_period: Duration::from_millis(20), ..Settings::default() };
     Config { autoscaling: settings, ..Config::default() }
 }
 
-/// Eighty percent of the CPU that is requested.
+/// Eighty percent of the requested CPU.
 fn metric() -> Value {
     json!({ "type": "Resource", "resource": {
         "name": "cpu", "target": { "type": "Utilization", "averageUtilization": 80 } } })
 }
 
-/// A way to the server on which no scale can be set until somebody lets it.
+/// A client to the server on which no scale can be set until it is allowed.
 struct Barred {
     client: Client,
-    /// How it is refused.
+    /// The status of the rejection.
     status: fn() -> Status,
-    /// So many more are.
+    /// The number of further rejections.
     left: Arc<AtomicUsize>,
 }
 
@@ -152,7 +152,7 @@ async fn no_refusal_of_a_scale_passes_in_silence() {
             }
         })
         .await;
-        // One Pod within half an hour: a step that was counted for the refused ones would leave none.
+        // One Pod per half an hour: if the rejected steps were counted, none would be left.
         left.store(0, SeqCst);
         until("it is scaled in the end", async || {
             let object = world.get("deployments.apps", "deployment").await;

@@ -1,4 +1,4 @@
-//! Metrics that others tell: what is asked, how answers are read, and what autoscalers make of them.
+//! Metrics from the metrics APIs: the requests, how responses are read, and how autoscalers use them.
 
 use bytes::Bytes;
 use podwright::{
@@ -60,7 +60,7 @@ fn each_source_is_asked_as_upstream_asks_it() {
     let mut of_namespace = object(value("10"));
     of_namespace["object"]["describedObject"] = json!({ "apiVersion": "v1", "kind": "Namespace", "name": "b" });
     assert_eq!(line(&asked(of_namespace).unwrap()), "get metrics.custom.metrics.k8s.io/ a/hits/  ");
-    // Whatever an autoscaler names, it asks of its own namespace.
+    // Whatever an autoscaler names, it requests metrics of its own namespace only.
     for metric in [pods(), external(value("10")), object(value("10"))] {
         assert_eq!(asked(metric).unwrap().namespace.as_deref(), Some("a"));
     }
@@ -125,7 +125,7 @@ fn totals_come_to_replicas_by_upstreams_arithmetic() {
     assert_eq!((none.to_string().as_str(), none), (why, ReplicasError::NoneToBeReady));
 }
 
-/// What one metric comes to for three Pods, given what is told of it by name and thousandths.
+/// The result of one metric for three Pods, given its values by name in thousandths.
 fn ran(metric: Value, told: &[(&str, &str)]) -> super::plan::Ran {
     let item = |(name, value): &(&str, &str)| json!({ "describedObject": { "name": name }, "value": value });
     let items: Vec<Value> = told.iter().map(item).collect();

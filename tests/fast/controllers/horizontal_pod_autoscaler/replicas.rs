@@ -1,4 +1,4 @@
-//! How many replicas one metric wants.
+//! How many replicas one metric recommends.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ use super::{
 const TENTH: Tolerance = Tolerance { up: 0.1, down: 0.1 };
 const FINE: Tolerance = Tolerance { up: 0.01, down: 0.1 };
 
-/// Pods and what each uses, in thousandths; none: nothing is known.
+/// Pods and the usage of each, in thousandths; None if unknown.
 struct Case<'a> {
     current: i32,
     goal: Goal,
@@ -49,7 +49,7 @@ impl Case<'_> {
     }
 }
 
-/// A Pod of a state: `ok`; `unready`, never having been ready; `hot`, ready since just now; or in a phase, or `deleted`.
+/// A Pod in a state: `ok`; `unready`, never having been ready; `hot`, just become ready; or in a phase, or `deleted`.
 fn of(name: &str, state: &str) -> Value {
     let mut pod = pod(name);
     let ready = |status: &str, since: i64| json!([{ "type": "Ready", "status": status, "lastTransitionTime": at(since).to_string() }]);

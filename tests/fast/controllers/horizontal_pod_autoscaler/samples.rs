@@ -1,4 +1,4 @@
-//! What Pods use, as metrics.k8s.io tells it.
+//! The usage of Pods, as metrics.k8s.io reports it.
 
 use podwright::controllers::horizontal_pod_autoscaler::{of_container, of_pods};
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ fn metrics() -> Vec<Value> {
 
 #[test]
 fn a_pod_uses_what_its_containers_use_together() {
-    // One container of `b` does not tell of its CPU, so nothing is known of `b`.
+    // One container of `b` does not report its CPU, so the usage of `b` is unknown.
     let cpu = of_pods(&metrics(), "cpu");
     assert_eq!(cpu.iter().map(|(name, it)| (name.as_str(), it.millis)).collect::<Vec<_>>(), [("a", 252)]);
     assert_eq!((cpu["a"].at, cpu["a"].window.as_secs()), (at(-5), 15));

@@ -1,4 +1,4 @@
-//! Whatever has a scale is scaled, by what its Pods use as their node tells the server.
+//! Anything with a scale subresource is scaled, by its Pods' usage as their node reports it to the server.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ use podwright::{
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-/// A server with controllers and one node that runs nothing: what its Pods are is told by hand.
+/// A server with controllers and one node that runs nothing: the test writes its Pods' statuses.
 pub(super) struct World {
     server: Arc<Server>,
     client: Client,
@@ -34,7 +34,7 @@ impl World {
         World::with(controllers::Config::default(), |client| client).await
     }
 
-    /// Controllers of a configuration, that reach the server by `way`.
+    /// Controllers with a configuration, which reach the server through `way`.
     pub(super) async fn with(config: controllers::Config, way: impl FnOnce(Client) -> Client) -> World {
         let server = Server::open(Arc::new(Memory::new()), Env::system(), Config::default()).await.unwrap();
         let client = local::client(server.clone(), "test");
@@ -92,7 +92,7 @@ impl World {
         }
     }
 
-    /// Has the only Pod of an application run for an hour.
+    /// Marks the only Pod of an application as running for an hour.
     pub(super) async fn runs(&self, app: &str) -> Object {
         let pod = loop {
             match self.list("pods", &format!("app={app}")).await.pop() {
@@ -107,7 +107,7 @@ impl World {
         pod
     }
 
-    /// Has the node tell that each of these Pods uses 120m.
+    /// Has the node report that each of these Pods uses 120m.
     pub(super) async fn report(&self, pods: &[Object]) {
         let used = |pod: &Object| PodUsage {
             namespace: "default".into(),
@@ -158,7 +158,7 @@ pub(super) fn target(api_version: &str, kind: &str) -> Value {
     target
 }
 
-/// Herds have a scale, and no controller: their Pods are made by hand.
+/// Herds have a scale, and no controller: the test creates their Pods.
 fn herds() -> Value {
     let free = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
     let scale = json!({ "specReplicasPath": ".spec.size", "statusReplicasPath": ".status.size", "labelSelectorPath": ".status.selector" });
@@ -216,7 +216,7 @@ async fn whatever_has_a_scale_is_scaled() {
         used.push(pod);
     }
     world.report(&used).await;
-    // 120m of 100m are 120 %, of 80 % that is half as much again.
+    // 120m of 100m is 120 %, half as much again as 80 %.
     let metric = json!({ "type": "Resource", "resource": {
         "name": "cpu", "target": { "type": "Utilization", "averageUtilization": 80 } } });
     for (_, api_version, kind) in TARGETS {
@@ -288,7 +288,7 @@ async fn what_cannot_be_scaled_is_told() {
         })
         .await;
     }
-    // Two of one target; the second is stopped, and the first with its next look.
+    // Two for one target; the second is stopped, and the first at its next reconcile.
     let second = autoscaler("second", "apps/v1", "Deployment", metric);
     world.create("horizontalpodautoscalers.autoscaling", "default", second).await;
     until("two of one target", async || {

@@ -1,4 +1,4 @@
-//! Each end is counted exactly once, in steps that may each be the last before a crash.
+//! Each ended Pod is counted exactly once, in steps each of which may be followed by a crash.
 
 use podwright::{
     api::{kinds, patch::strategic, request::PatchType},
@@ -12,7 +12,7 @@ fn job() -> Case {
     Case::new(json!({ "completions": 5, "parallelism": 2, "backoffLimit": 100 }))
 }
 
-/// The counters and what is not counted yet.
+/// The counters and the uncounted Pods.
 fn counts(case: &Case) -> (i64, i64, Value) {
     let outcome = case.outcome();
     let count = |field: &str| outcome[field].as_i64().unwrap_or(0);
@@ -23,7 +23,7 @@ fn counts(case: &Case) -> (i64, i64, Value) {
 fn an_end_is_counted_in_three_steps() {
     let (yes, no) = (|| ended("yes", 0, 90), || ended("no", 1, 95));
     let pending = json!({ "succeeded": ["yes"], "failed": ["no"] });
-    // First the uids are recorded, only then the finalizers go.
+    // First the uids are recorded, only then the finalizers are removed.
     let first = job().pods([yes(), no()]);
     assert_eq!(counts(&first), (0, 0, pending.clone()));
     let expected = ["patch jobs.batch/work/status", "patch pods/yes", "patch pods/no"];
@@ -33,12 +33,12 @@ fn an_end_is_counted_in_three_steps() {
     let release = first.plan().writes().nth(1).unwrap().request.body.clone().unwrap();
     assert_eq!(release["metadata"]["$deleteFromPrimitiveList/finalizers"], json!([job::FINALIZER]));
     assert_eq!(release["metadata"]["resourceVersion"], Value::Null, "its agent may go on reporting: that is recorded");
-    // A crash after the first step: they are not recorded again, and let go.
+    // A crash after the first step: they are released without being recorded again.
     let status = json!({ "uncountedTerminatedPods": pending, "ready": 0, "terminating": 0 });
     let second = job().status(status.clone()).pods([yes(), no()]);
     assert_eq!(counts(&second), (0, 0, status["uncountedTerminatedPods"].clone()));
     assert_eq!(lines(&second.plan()), ["patch pods/yes", "patch pods/no"]);
-    // One is gone altogether, one is let go: both are counted, and only once.
+    // One is deleted, one released: both are counted, and only once.
     let third = job().status(status).pods([released(no())]);
     assert_eq!(counts(&third), (1, 1, json!({})));
     let fourth = job().status(third.outcome()).pods([released(no())]);
@@ -66,12 +66,12 @@ fn what_may_be_stale_is_asked_of_the_server() {
         pod["metadata"]["resourceVersion"] = "40".into();
         pod
     };
-    // Pods are shown up to a later revision than the Job's, 50: nothing that came before it is missed.
+    // The informer shows Pods up to a later revision than the Job's, 50: nothing earlier is missed.
     assert_eq!(guards(&job().status(status()).pods([old(ended("x", 0, 90))])), []);
     let mut case = job().status(status()).pods([old(ended("x", 0, 90)), ended("y", 0, 90)]);
     case.seen = 45;
     let Guard::Finalizers { held, free, .. } = &guards(&case)[0] else { panic!("another guard") };
-    // That y ended is news since; x may have been counted, and "gone" may not have been seen yet.
+    // The end of y is newer; x may have been counted, and "gone" may not have been seen yet.
     assert_eq!((held.as_slice(), free.as_slice()), (&["x".to_owned()][..], &["gone".to_owned()][..]));
 }
 
@@ -81,7 +81,7 @@ fn at_most_500_uids_wait() {
     let case = Case::new(json!({ "completions": 700, "parallelism": 700 })).pods(all);
     assert_eq!(case.outcome()["uncountedTerminatedPods"]["succeeded"].as_array().unwrap().len(), 500);
     assert_eq!(moves(&case.plan()), (0, 0, 500));
-    // An earlier controller wrote that down, and ended before it let any go.
+    // An earlier controller recorded that, and ended before it released any.
     let waiting: Vec<String> = (0..500).map(|n| format!("p{n}")).collect();
     let all = (0..700).map(|n| ended(&format!("p{n}"), 0, 50));
     let case = Case::new(json!({ "completions": 700, "parallelism": 700 })).pods(all);
@@ -110,7 +110,7 @@ fn dismissed_pods_have_not_failed() {
     assert_eq!(lines(&case.plan()), expected, "first nothing holds it, then it goes");
     let dismissal = case.plan().writes().next().unwrap().request.body.clone().unwrap();
     assert_eq!(dismissal["metadata"]["resourceVersion"], "70", "had it ended meanwhile, that would count");
-    // While it goes, and when it has ended by a signal.
+    // While it is being terminated, and when it has ended by a signal.
     for pod in [pod("y", "Running"), ended("y", 143, 95)] {
         let case = Case::new(spec.clone()).pods([released(deleted(pod, 90))]);
         assert_eq!((counts(&case).1, moves(&case.plan()).0), (0, 1));

@@ -1,4 +1,4 @@
-//! How Jobs finish, and what is said about it.
+//! How Jobs finish, and what they report about it.
 
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ fn a_job_completes_when_all_is_counted() {
     assert_eq!(second.outcome()["completionTime"].as_str().unwrap().parse::<Timestamp>().unwrap(), at(100));
     assert_eq!((&second.outcome()["succeeded"], &second.outcome()["uncountedTerminatedPods"]), (&json!(1), &json!({})));
     assert_eq!(events(&second.plan()), ["Completed: Job completed"]);
-    // Not while a Pod of it still goes.
+    // Not while one of its Pods is still terminating.
     let going = released(deleted(pod("y", "Running"), 90));
     let waits = Case::new(spec()).status(first.outcome()).pods([released(ended("x", 0, 90)), going]);
     assert_eq!(waits.conditions(), [met]);
@@ -123,7 +123,7 @@ fn indexes_have_limits_of_their_own() {
         pod["metadata"]["annotations"]["batch.kubernetes.io/job-index-failure-count"] = before.to_string().into();
         pod
     };
-    // The first failure: the Pod stays until another takes its place, 10 s later.
+    // The first failure: the Pod stays until it is replaced, 10 s later.
     let mut case = Case::new(spec(json!({}))).pods([failed(0, 0), indexed(pod("x", "Running"), 1)]);
     let plan = case.plan();
     assert_eq!(
@@ -138,7 +138,7 @@ fn indexes_have_limits_of_their_own() {
     let body = create.request.body.as_ref().unwrap();
     let annotation = |name: &str| body["metadata"]["annotations"][format!("batch.kubernetes.io/{name}")].clone();
     assert_eq!((annotation("job-completion-index"), annotation("job-index-failure-count")), (json!("0"), json!("1")));
-    // Its replacement is there: the first one is counted and goes.
+    // Its replacement exists: the first one is counted and released.
     let case = Case::new(spec(json!({}))).pods([failed(0, 0), indexed(pod("again", "Running"), 0)]);
     assert_eq!(case.outcome()["uncountedTerminatedPods"], json!({ "failed": ["f0-0"] }));
     // The second failure is the index's last.
@@ -191,10 +191,10 @@ fn a_job_is_suspended_and_resumed() {
     assert_eq!(case.conditions(), ["Suspended=True JobSuspended: Job suspended"]);
     let told = events(&case.plan());
     assert_eq!(told, ["Suspended: Job suspended", "SuccessfulDelete: Deleted pod: x"]);
-    // One that is made suspended does not start.
+    // A Job created suspended does not start.
     case.job["status"] = json!({});
     assert_eq!(case.outcome()["startTime"], Value::Null);
-    // When it is resumed it starts anew: the time that passed does not count.
+    // When resumed it starts afresh: the elapsed time does not count.
     case.job["status"] = json!({ "startTime": at(0).to_string(), "conditions": [{
         "type": "Suspended", "status": "True", "reason": "JobSuspended", "message": "Job suspended",
     }]});

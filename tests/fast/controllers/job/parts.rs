@@ -1,4 +1,4 @@
-//! The parts that Jobs are decided by: sets of indexes, policies; and the time they stay.
+//! The building blocks of Job decisions: index sets and policies; and the time that finished Jobs are kept.
 
 use podwright::controllers::{
     job::{

@@ -1,4 +1,4 @@
-//! What happens to the Pods' claims.
+//! How the Pods' claims are handled.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ fn claims_belong_to_whom_the_policy_says() {
     ] {
         let policy =
             json!({ "persistentVolumeClaimRetentionPolicy": { "whenDeleted": deleted, "whenScaled": scaled } });
-        // Whether the claims are made under the policy, or it comes later, is the same in the end.
+        // The result is the same whether the policy is set before the claims exist or later.
         for late in [false, true] {
             let mut world = World::ready(with_claims(if late { json!({}) } else { policy.clone() }));
             world.change(policy.clone());
@@ -34,7 +34,7 @@ fn claims_belong_to_whom_the_policy_says() {
             world.change(json!({ "replicas": 1 }));
             world.step();
             assert_eq!(world.owners("data-web-2"), goes.replace("web-1", "web-2"), "before the Pod is deleted");
-            // Scaled up again before the Pods have gone.
+            // Scaled up again before the Pods are gone.
             world.change(json!({ "replicas": 3 }));
             assert_eq!(world.owners("data-web-1"), goes, "{deleted} {scaled}");
             world.settle();
@@ -108,7 +108,7 @@ fn a_lost_claim_is_made_again_for_a_pod_that_waits_for_it() {
     assert_eq!(world.step(), ["create claim data-web-0"]);
 }
 
-/// Whoever writes the set chooses how many claims each of its Pods has, and how large these are.
+/// The set's author chooses the number and size of the claims of each Pod.
 #[test]
 fn claims_are_made_so_many_bytes_at_a_time_and_the_pod_after_all() {
     let mut set = with_claims(json!({ "replicas": 2, "podManagementPolicy": "Parallel" }));
@@ -149,7 +149,7 @@ fn a_claim_is_of_a_set_by_the_name_of_a_template_and_of_a_pod() {
     }
 }
 
-/// What takes the place of volumes of the same names.
+/// Claims replace volumes of the same names.
 #[test]
 fn claims_and_volumes_are_not_compared_each_with_each() {
     let with = |n: usize| {
@@ -185,7 +185,7 @@ fn claims_that_another_controller_has_are_told_of() {
     assert_eq!(told(&world), [message]);
     world.reach_rest();
     assert_eq!(told(&world), [""; 0], "once for each change of the StatefulSet");
-    // One that had been the StatefulSet's.
+    // A claim formerly owned by the StatefulSet.
     let mut owners = world.claims[0].metadata.owner_references.clone().unwrap();
     owners.push(serde_json::from_value(other.clone()).unwrap());
     merge(&mut world.claims[at], &json!({ "metadata": { "ownerReferences": owners } }));

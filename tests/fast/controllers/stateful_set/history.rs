@@ -1,4 +1,4 @@
-//! Revisions of the template: going back, forgetting, names that are taken.
+//! Revisions of the template: rollback, pruning, names that are taken.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! StatefulSets: a small world of them here, with their order and identity; claims, rolling updates and history beside it.
+//! StatefulSets: a small model world, their order and identity; claims, rolling updates and history in submodules.
 
 mod claims;
 mod history;
@@ -50,7 +50,7 @@ pub fn with_claims(patch: Value) -> StatefulSet {
     set
 }
 
-/// A StatefulSet and all that is its own: a world small enough to be a value.
+/// A StatefulSet and all its objects: a world small enough to be a value.
 pub struct World {
     set: StatefulSet,
     revisions: Vec<ControllerRevision>,
@@ -65,14 +65,14 @@ impl World {
         World { set, revisions: vec![], pods: vec![], claims: vec![], now: 0, made: 0 }
     }
 
-    /// One in which everything is ready.
+    /// A world in which everything is ready.
     pub fn ready(set: StatefulSet) -> World {
         let mut world = World::new(set);
         world.reach_rest();
         world
     }
 
-    /// Has the revision of the template made, and nothing else.
+    /// Creates the revision of the template, and nothing else.
     pub fn know_revision(&mut self) {
         self.step_refusing(&|label| !label.contains("controllerrevisions"));
     }
@@ -180,7 +180,7 @@ impl SmallWorld for World {
         self.now += 1;
     }
 
-    /// Lets the nodes do their work: who is to go is gone, everybody else runs; those of the image "broken" are not ready.
+    /// Lets the nodes do their work: Pods being deleted are gone, all others run; those of the image "broken" are not ready.
     fn settle(&mut self) {
         self.pods.retain(|pod| pod.metadata.deletion_timestamp.is_none());
         let names: Vec<(String, bool)> = { self.pods.iter() }
@@ -323,7 +323,7 @@ fn healthy_pods_cost_less_than_to_be_written_down() {
     let revisions: Vec<_> = world.revisions.iter().cloned().map(Arc::new).collect();
     let scene =
         Inputs { set: &world.set, revisions: &revisions, taken: &|_| true, pods: &pods, claim: &|_| None, now: at(9) };
-    // The fastest of several: whatever else the machine does.
+    // The fastest of several runs, independent of other load.
     let fastest = |work: &dyn Fn()| {
         let time = |_| {
             let start = std::time::Instant::now();

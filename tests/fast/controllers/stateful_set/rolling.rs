@@ -1,4 +1,4 @@
-//! A change of the template: which Pod is replaced when.
+//! Template changes: which Pod is replaced when.
 
 use k8s_openapi::api::core::v1::Pod;
 use podwright::controllers::{meta, stateful_set::max_unavailable};
@@ -120,7 +120,7 @@ fn in_parallel_broken_old_pods_go_first_and_use_up_what_may_be_down() {
     assert_eq!(world.step(), [""; 0], "they are not back yet");
     world.settle();
     assert_eq!(world.step(), ["delete web-4", "delete web-3", "delete web-2"]);
-    // More may be broken than may be down.
+    // More may be broken than may be unavailable.
     let mut world = World::ready(world.set);
     (0..5).for_each(|n| world.set_ready(&format!("web-{n}"), false));
     world.set_image("v3");

@@ -50,7 +50,7 @@ fn the_summary_is_upstreams_of_what_is_known() {
     let system = &node["systemContainers"][0];
     assert_eq!((&system["name"], &system["cpu"]["usageCoreNanoSeconds"]), (&json!("kubelet"), &json!(70_000)));
     assert_eq!((&system["memory"]["workingSetBytes"], &system["startTime"]), (&json!(80), &json!(at(10))));
-    // Of a container that was measured once there is no rate yet.
+    // A container measured once has no rate yet.
     let mut young = facts();
     young.pods[0].containers[1].nanocores = None;
     let shown = summary::render(&young, false);
@@ -188,7 +188,7 @@ fn a_start_is_timed_once_without_what_images_and_init_containers_take() {
     let took = Took { from_sight: Duration::from_millis(10_500), own: Duration::from_millis(12_500 - 3000 - 4000) };
     assert_eq!(startup.look(&object, &status("Running"), &seen, now), Some(took));
     assert_eq!(startup.look(&object, &status("Running"), &seen, now), None, "it has been told");
-    // What an earlier agent has started is not timed.
+    // A start by an earlier agent is not timed.
     seen.sandbox.state = SandboxState::Ready;
     assert_eq!(Startup::new(&object, &seen, at(2)).look(&object, &status("Running"), &seen, now), None);
 }

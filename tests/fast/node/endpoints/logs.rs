@@ -1,4 +1,4 @@
-//! The options of `/containerLogs`, in upstream's words where they are refused.
+//! The options of `/containerLogs`, rejected with upstream's messages.
 
 use podwright::api::rpc::{LogOptions, LogStream};
 use podwright::node::endpoints::logs::options;

@@ -1,4 +1,4 @@
-//! Expositions: upstream's names and labels, what is not known left out, lengths bounded.
+//! Expositions: upstream's names and labels, unknown values left out, lengths bounded.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use podwright::node::endpoints::{cadvisor, kubelet, resource};
 
 use super::{at, facts};
 
-/// Each series once, after its metric's TYPE, each metric once: what Prometheus takes without a warning.
+/// Each series once, after its metric's TYPE, each metric once: Prometheus accepts it without a warning.
 fn well_formed(text: &str) {
     let (mut metrics, mut series, mut current) = (HashSet::new(), HashSet::new(), "");
     for line in text.lines() {
@@ -74,7 +74,7 @@ fn cadvisors_series_have_its_names_and_labels() {
     let d = C.replace("\"c\"", "\"d\"").replace("/c.0", "/d.0");
     has(&text, &[&format!("container_spec_memory_limit_bytes{{{d}}} 0 {time}")]);
     assert!(!text.contains(&format!("container_spec_cpu_quota{{{d}")), "there is none");
-    // What this host does not tell.
+    // Values that this host does not report.
     for unknown in [
         "container_memory_rss",
         "container_oom_events_total",
@@ -188,7 +188,7 @@ fn nobody_makes_endless_series_or_forges_one() {
     let mut out = Exposition::default();
     out.metric("m", Kind::Gauge, "Two\nlines, a \\", [sample("x\"} 9\nforged{a=\"\\")]);
     assert_eq!(out.finish(), "# HELP m Two\\nlines, a \\\\\n# TYPE m gauge\nm{a=\"x\\\"} 9\\nforged{a=\\\"\\\\\"} 1\n");
-    // What does not fit is left out as a whole, and that is known.
+    // A metric that does not fit is left out as a whole, and that is recorded.
     let mut small = Exposition::of(100);
     small.metric("short", Kind::Gauge, "h", [sample("x")]);
     small.metric("long", Kind::Gauge, "h", std::iter::repeat_with(|| sample("x")));

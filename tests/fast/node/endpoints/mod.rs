@@ -1,4 +1,4 @@
-//! The node's endpoints, rendered from a snapshot: nothing is invented, nothing is without end.
+//! The node's endpoints, rendered from a snapshot: nothing is invented, everything is bounded.
 
 mod documents;
 mod logs;

@@ -1,6 +1,6 @@
 //! The function of one Pod: event by event for what has gone wrong once, and under events that a seed draws.
 //!
-//! `POD_SEED=n` repeats the run of this seed; a failure names its seed and tells what happened.
+//! `POD_SEED=n` repeats the run of this seed; a failure names its seed and prints the events.
 
 mod volumes;
 mod world;
@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use super::{at, pod};
 use world::World;
 
-/// So many Pods live through so many events.
+/// The number of random runs.
 const RUNS: u64 = 400;
 const EVENTS: usize = 120;
 
@@ -47,7 +47,7 @@ fn whatever_happens_a_pod_keeps_its_promises() {
     assert!(given.is_some() || ran as u64 > RUNS / 2 && restarted as u64 > RUNS / 4, "{ran} and {restarted} of {RUNS}");
 }
 
-/// A Pod of this specification, taken through some events.
+/// A Pod with this spec, taken through some events.
 struct Story {
     state: PodState,
     effects: Vec<Effect>,
@@ -63,7 +63,7 @@ impl Story {
         story
     }
 
-    /// An event, and what is done about it at once.
+    /// An event, and the immediate reaction to it.
     fn at(&mut self, second: i64, event: PodEvent) {
         let mut effects = Vec::new();
         for event in [event, PodEvent::Sync] {
@@ -78,7 +78,7 @@ impl Story {
         self.at(second, PodEvent::Done(result));
     }
 
-    /// What was begun by the last event, without writes of the status.
+    /// The actions begun by the last event, without status writes.
     fn begun(&self) -> Vec<String> {
         let word = |effect: &Effect| match effect {
             Effect::Begin(_, Work::WriteStatus { .. }) => None,
@@ -107,7 +107,7 @@ impl Story {
         records.collect()
     }
 
-    /// Sandbox and volumes are there, and the image of `a`.
+    /// Sandbox and volumes are ready, and the image of `a`.
     fn ready(spec: Value) -> Story {
         let mut story = Story::new(spec);
         assert_eq!(story.begun(), ["start sandbox", "pull a"]);
@@ -140,7 +140,7 @@ impl Story {
 /// The names of volumes.
 const NAMES: [&str; 6] = ["first", "second", "third", "fourth", "fifth", "sixth"];
 
-/// One container that has so many volumes.
+/// One container with `number` volumes.
 fn with_volumes(number: usize) -> Value {
     let names = &NAMES[..number];
     let mounts: Vec<Value> =
@@ -175,7 +175,7 @@ fn a_pod_is_begun_run_and_removed() {
     assert_eq!(story.begun(), ["StopSandbox { attempt: 0 }"]);
     story.done(6, ActionResult::SandboxStopped(Ok(())));
     assert_eq!(story.begun(), ["Remove { attempt: 0 }"]);
-    // It is tried again, a little later each time.
+    // It is retried, after a growing pause.
     for (second, pause) in [(6, 500), (7, 1000)] {
         story.done(second, ActionResult::Removed(Err(ExecutorError::Failed("busy".into()))));
         let wake = story.effects.iter().find_map(|e| if let Effect::Wake(at) = e { Some(*at) } else { None });
@@ -205,7 +205,7 @@ fn the_end_of_an_old_hook_is_not_that_of_a_new_start() {
     assert_eq!(story.state.observed.container("a").busy, Busy::Starting);
 }
 
-/// Nobody waits for what a hook says that ran in a sandbox which is gone.
+/// The result of a hook that ran in a sandbox which is gone is not awaited.
 #[test]
 fn a_sandbox_that_dies_under_a_hook_is_made_anew() {
     let mut story = Story::ready(hooked());
@@ -320,7 +320,7 @@ fn an_eviction_behind_an_end_comes_too_late() {
     assert!(story.state.intent.stop().is_some_and(|stop| stop.failure.is_none()));
 }
 
-/// A pause that was to end at a time which is hours ahead by now is over.
+/// A pause whose end is now hours ahead is over.
 #[test]
 fn a_clock_that_is_set_back_holds_up_no_stop() {
     let mut story = Story::ready(one());
@@ -371,7 +371,7 @@ fn a_clock_that_is_set_back_holds_up_nothing() {
     assert_eq!((story.begun(), story.state.leaves()), (Vec::new(), Some(at(12))));
 }
 
-/// Whoever tries again does not spin.
+/// Retries do not spin.
 #[test]
 fn a_stop_that_fails_is_tried_again_after_a_second() {
     let mut story = Story::ready(one());

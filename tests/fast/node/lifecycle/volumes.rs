@@ -1,4 +1,4 @@
-//! Volumes of a Pod: each is mounted, fails and is tried again for itself; they are unmounted together.
+//! Volumes of a Pod: each is mounted, fails and is retried on its own; they are unmounted together.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ use super::{
 };
 
 impl Story {
-    /// All but its volumes is there.
+    /// Everything but its volumes is ready.
     fn with_volumes(number: usize) -> Story {
         let mut story = Story::new(with_volumes(number));
         story.done(0, ActionResult::Sandbox(Ok(vec!["10.0.0.7".parse().unwrap()])));
@@ -24,7 +24,7 @@ impl Story {
         story
     }
 
-    /// When it is to be looked at again.
+    /// The time of the next look.
     fn wake(&self) -> Option<i64> {
         let wakes =
             self.effects.iter().rev().filter_map(|effect| if let Effect::Wake(at) = effect { *at } else { None });
@@ -44,7 +44,7 @@ fn a_volume_that_fails_is_tried_again_alone_and_containers_wait_for_it() {
         story.mounted(1, name, true);
         assert_eq!((story.begun(), story.events()), (vec![], vec![]));
     }
-    // Each time a little later.
+    // With a growing pause.
     for (second, pause) in [(2, 1000), (3, 2000), (5, 4000)] {
         story.at(second, PodEvent::Sync);
         assert_eq!(story.begun(), ["mount second"]);
@@ -79,7 +79,7 @@ fn each_volume_has_a_back_off_of_its_own() {
         (story.state, story.effects) = (state, effects);
         assert_eq!(story.begun().join(" "), begun, "{millis}");
     }
-    // What they are made of has changed: nobody waits for his time.
+    // Their sources have changed: the pause is over.
     story.mounted(4, "first", false);
     story.mounted(4, "second", false);
     story.at(4, PodEvent::Resync);
@@ -97,7 +97,7 @@ fn many_volumes_that_fail_share_a_pace() {
             let result = Err(ActionError::new(Reason::FailedMount, "not there"));
             PodEvent::Done(ActionResult::VolumeMounted { volume, result })
         });
-        // Whatever they are made of changes all the time.
+        // Their sources change all the time.
         for event in failed.collect::<Vec<_>>().into_iter().chain([PodEvent::Resync, PodEvent::Sync]) {
             let now = at(0) + Duration::from_millis(millis);
             let (state, effects) = next(story.state.clone(), event, now);
@@ -174,7 +174,7 @@ fn a_pod_that_is_deleted_while_a_volume_is_being_mounted_goes_with_all_of_them()
     story.mounted(1, "first", true);
     story.at(2, PodEvent::Gone);
     assert_eq!(story.begun(), [""; 0], "one is being mounted");
-    // Whatever comes of it.
+    // Whatever its result.
     story.mounted(3, "second", false);
     assert_eq!(story.begun(), ["StopSandbox { attempt: 0 }"]);
     story.done(3, ActionResult::SandboxStopped(Ok(())));

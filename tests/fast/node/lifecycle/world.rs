@@ -39,7 +39,7 @@ pub fn exit(code: i32, finished_at: Timestamp) -> Exit {
     Exit { code, reason: reason.into(), message: None, finished_at }
 }
 
-/// What work is about: of one thing at a time there is one.
+/// The subject of work: at most one work per subject at a time.
 fn subject(work: &Work) -> String {
     match work {
         Work::MountVolume { volume } => format!("volume {volume}"),
@@ -57,7 +57,7 @@ fn subject(work: &Work) -> String {
     }
 }
 
-/// An event, shortly.
+/// An event in short.
 fn short(event: &PodEvent) -> String {
     let answer = |result: &Result<Pod, Status>| match result {
         Ok(pod) => format!("revision {:?}", pod.metadata.resource_version),
@@ -84,15 +84,15 @@ pub struct World {
     underway: Vec<Work>,
     /// Pulls that were cancelled when they had come to their ends already.
     late: Vec<Work>,
-    /// What runs, by its id: the container.
+    /// The running containers, by id.
     running: BTreeMap<String, String>,
-    /// Which sandbox there is.
+    /// The current sandbox.
     sandbox: Option<u32>,
-    /// Those that are mounted.
+    /// The mounted volumes.
     volumes: BTreeSet<String>,
     /// The server's object, until it is deleted.
     object: Option<Pod>,
-    /// How long nothing is to be done.
+    /// How long there is nothing to do.
     wake: Option<SignedDuration>,
     history: Vec<String>,
     pub starts: u32,
@@ -139,7 +139,7 @@ impl World {
         }
     }
 
-    /// Whether no container of the Pod has such a volume.
+    /// Whether no container of the Pod uses this volume.
     fn lacks(&self, volume: &str) -> bool {
         !self.state.wanted.pod.parts().iter().any(|part| part.volumes().any(|used| used == volume))
     }
@@ -222,7 +222,7 @@ impl World {
         self.expect(left <= 10, || format!("an end takes {left} s"));
     }
 
-    /// Somebody sets the clock, by hours or by little.
+    /// The clock is set, by hours or by a little.
     fn clock_is_set(&mut self) {
         let most = *[30, 7200].choose(&mut self.random).unwrap();
         let step = self.random.random_range(-most..=most);
@@ -400,7 +400,7 @@ impl World {
         self.take(PodEvent::Done(result));
     }
 
-    /// The resources that a container is to have now.
+    /// The resources that a container should have now.
     fn given(&self, container: &str) -> Option<ResourceRequirements> {
         self.state.wanted.pod.part(container).and_then(|part| part.container.resources.clone())
     }
@@ -425,7 +425,7 @@ impl World {
         self.running.clear();
     }
 
-    /// The server's object changes, and the node hears of it.
+    /// The server's object changes, and the node is notified.
     fn changes(&mut self, change: impl FnOnce(&mut Pod)) {
         let Some(object) = &mut self.object else { return };
         change(object);

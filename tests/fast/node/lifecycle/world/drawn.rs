@@ -1,4 +1,4 @@
-//! Pods as they are drawn.
+//! Randomly drawn Pods.
 
 use rand::{RngExt, rngs::StdRng};
 use serde_json::{Value, json};

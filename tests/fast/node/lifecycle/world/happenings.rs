@@ -1,4 +1,4 @@
-//! What happens to a Pod: by chance, and in the end.
+//! What happens to a Pod: at random, and at the end.
 
 use super::*;
 
@@ -65,7 +65,7 @@ impl World {
                 self.passes(SignedDuration::from_secs(seconds));
             }
         }
-        // Several things may happen before anybody looks.
+        // Several things may happen before the Pod is planned.
         if !self.chance(4) {
             self.take(PodEvent::Sync);
         }
