@@ -6,7 +6,7 @@ use super::replica_set::SCALE;
 use super::{Kind, Strategy};
 use crate::columns::{AGE, NAME, column, containers, number, selector, wide};
 use crate::defaults::{self, fill, made};
-use crate::validation::{At, Errors, workload};
+use crate::validation::{At, Errors, selectors::MAX_REQUIREMENTS, workload};
 use crate::{Cause, Object};
 
 pub const KIND: Kind = Kind {
@@ -64,6 +64,12 @@ fn validate(deployment: &Object) -> Vec<Cause> {
         errs.non_negative(&spec.get(field));
     }
     workload::selector_and_template(&spec, "Deployment", &[], &mut errs);
+    let selector = spec.get("selector");
+    let requirements = selector.get("matchLabels").len() + selector.get("matchExpressions").len();
+    // Its ReplicaSets' selectors have `pod-template-hash` as well.
+    if requirements == MAX_REQUIREMENTS {
+        errs.too_many(&selector.path, requirements, MAX_REQUIREMENTS - 1);
+    }
     let strategy = spec.get("strategy");
     let rolling = strategy.get("rollingUpdate");
     match strategy.get("type").str() {

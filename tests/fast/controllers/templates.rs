@@ -29,20 +29,20 @@ fn workloads() -> [(&'static str, &'static str, &'static str, Value); 4] {
     let tolerations = json!({"tolerations": many(1000, |i| json!({"key": format!("k{i}"), "operator": "Exists"}))});
     let env = many(4096, |i| json!({"name": format!("V{i}"), "value": "x"}));
     let job = json!({"restartPolicy": "Never", "containers": [{"name": "c", "image": "i:1", "env": env}]});
-    let selector = json!({"matchLabels": labels("l", 256)});
+    let selector = |count| json!({"matchLabels": labels("l", count)});
     let claim = |i: usize| {
         json!({"metadata": {"name": format!("claim-{i}"), "labels": labels("m", 1024)}, "spec":
             {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}})
     };
-    let by = |extra: Value| json!({"selector": selector, "template": template(1024, extra)});
-    let mut set = by(volumes);
+    let by = |count: usize, extra: Value| json!({"selector": selector(count), "template": template(1024, extra)});
+    let mut set = by(256, volumes);
     (set["serviceName"], set["volumeClaimTemplates"]) = ("x".into(), many(2, claim));
     // A Job's own labels come into its template before that is looked at.
     let job = json!({"completionMode": "Indexed", "completions": 1, "parallelism": 1, "template": template(1024, job)});
     [
-        ("deployments.apps", "apps/v1", "ReplicaSet", by(json!({}))),
+        ("deployments.apps", "apps/v1", "ReplicaSet", by(255, json!({}))),
         ("statefulsets.apps", "apps/v1", "StatefulSet", set),
-        ("daemonsets.apps", "apps/v1", "DaemonSet", by(tolerations)),
+        ("daemonsets.apps", "apps/v1", "DaemonSet", by(256, tolerations)),
         ("jobs.batch", "batch/v1", "Job", job),
     ]
 }

@@ -111,10 +111,20 @@ fn what_is_too_large() {
         ),
         (
             "spec",
-            format!("{{tolerations: [{}]}}", vec!["{operator: Exists}"; 1001].join(", ")),
+            format!("{{tolerations: [{}]}}", vec!["{operator: Exists}"; 2017].join(", ")),
             "spec.tolerations",
             "TooMany",
-            "must have at most 1000 items",
+            "must have at most 2016 items",
+        ),
+        (
+            "deployment",
+            format!(
+                "{{spec: {{selector: {{matchExpressions: [{}]}}}}}}",
+                vec!["{key: a, operator: Exists}"; 256].join(", ")
+            ),
+            "spec.selector",
+            "TooMany",
+            "must have at most 255 items",
         ),
         (
             "service",
