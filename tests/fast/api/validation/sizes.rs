@@ -120,7 +120,7 @@ fn what_is_too_large() {
             "deployment",
             format!(
                 "{{spec: {{selector: {{matchExpressions: [{}]}}}}}}",
-                vec!["{key: a, operator: Exists}"; 256].join(", ")
+                vec!["{key: a, operator: Exists}"; 255].join(", ")
             ),
             "spec.selector",
             "TooMany",
