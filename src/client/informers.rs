@@ -112,7 +112,8 @@ impl Informers {
     pub const BY_NODE: &str = "node";
     /// By the uid of the controller; those without one under `<namespace>/`.
     pub const BY_OWNER: &str = "owner";
-    /// Pods that have not ended, or that a finalizer holds, as by [`Informers::BY_OWNER`].
+    /// Pods that have not ended, have failed, or are held by a finalizer, as by [`Informers::BY_OWNER`]; those of indexes with a limit
+    /// of their own only until they have ended and are released.
     pub const OPEN: &str = "open";
     /// Pods that have ended, all under "".
     pub const ENDED: &str = "ended";
@@ -162,9 +163,16 @@ fn ended(pod: &Pod) -> Vec<String> {
     if has_ended(pod) { vec![String::new()] } else { Vec::new() }
 }
 
+/// How often an index of a Job with `backoffLimitPerIndex` failed before this Pod.
+const INDEX_FAILURES: &str = "batch.kubernetes.io/job-index-failure-count";
+
 fn open_of(pod: &Pod) -> Vec<String> {
     let is_held = || pod.metadata.finalizers.as_ref().is_some_and(|all| !all.is_empty());
-    if has_ended(pod) && !is_held() { Vec::new() } else { owner_of(pod) }
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    // Of an index with a limit of its own: its successor knows of it.
+    let has_own_limit = || pod.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(INDEX_FAILURES));
+    let is_done = phase == Some("Succeeded") || phase == Some("Failed") && has_own_limit();
+    if is_done && !is_held() { Vec::new() } else { owner_of(pod) }
 }
 
 /// Whether a Pod waits for a node. (One that is being deleted, or has ended, waits for none.)

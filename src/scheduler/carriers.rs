@@ -20,6 +20,8 @@ const MOST_ANSWERS: usize = 1024;
 const MOST_MEANT: usize = 1 << 20;
 /// An answer is kept if so many terms had to be judged for it.
 const WORTH_KEEPING: usize = 16;
+/// Only answers about Pods whose namespace and labels together are at most this long are kept: they are the answers' keys.
+const LONGEST_IDENTITY: usize = 4096;
 /// Stands for what is not asked for: the namespace of terms that go by labels of namespaces, the key of those that ask for no label,
 /// and the value of those that ask for any. (Of a value that is empty this finds more, and all that is found is judged.)
 const ANY: &str = "";
@@ -115,6 +117,9 @@ impl Carriers {
         }
         self.clock += 1;
         let identity = identity(pod);
+        if identity.len() > LONGEST_IDENTITY {
+            return;
+        }
         let known = self.answers.get(&identity).map_or(0, |answer| answer.judged);
         let candidates = self.candidates(pod, known);
         if known == 0 && candidates.len() < WORTH_KEEPING {

@@ -162,7 +162,12 @@ fn what_others_may_write_decides_nothing() {
         of(&[&["agent", "--isolated"][..], &away].concat(), &["--pod-manifests", "--ca-file", "--token-file"]),
     ];
     for (verb, flag) in all.concat() {
-        let beside: &[&str] = if flag == "--audit-policy-file" { &["--audit-log-path", "-"] } else { &[] };
+        let beside: &[&str] = match flag {
+            "--audit-policy-file" => &["--audit-log-path", "-"],
+            // Without it no token is looked at.
+            "--token-file" => &["--ca-hash", "sha256:0000000000000000000000000000000000000000000000000000000000000000"],
+            _ => &[],
+        };
         let answer = node.run(&[&verb[..], &["--state-dir", state, flag, file], beside].concat());
         let why = format!("{flag} {file}: {file} has the mode 0666: others may write what is trusted here");
         assert!(answer.code == 1 && answer.err.contains(&why), "{verb:?} {flag}: {}", answer.all());

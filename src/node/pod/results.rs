@@ -80,6 +80,7 @@ impl Turn<'_> {
         }
         seen.sandbox.stop = match result {
             Ok(()) => {
+                *failures = 0;
                 seen.release.hasten(self.now);
                 Step::Done
             }

@@ -110,7 +110,13 @@ pub fn response(verb: Verb, code: StatusCode, body: Bytes, most: usize) -> Resul
             items: list.items.into_iter().map(bytes).collect(),
         }));
     }
-    bounded(&body, most)?;
+    match serde_json::from_slice::<WireList>(&body) {
+        // The list of what was deleted.
+        Ok(list) if verb == Verb::DeleteCollection => {
+            list.items.iter().try_for_each(|item| bounded(item.get().as_bytes(), most))?;
+        }
+        _ => bounded(&body, most)?,
+    }
     match serde_json::from_slice::<Shape>(&body).map_err(broken)?.kind.as_str() {
         "Status" => Ok(Body::Status(serde_json::from_slice(&body).map_err(broken)?)),
         _ => Ok(Body::Object { bytes: body, created: code == StatusCode::CREATED }),

@@ -6,7 +6,7 @@ use podwright::api::Verb;
 use serde_json::{Value, json};
 
 use super::{
-    refused::{indexed_job, node},
+    refused::{indexed_job, node, pods},
     running::World,
 };
 
@@ -53,6 +53,35 @@ async fn run(completions: usize) -> (Duration, f64) {
     stop.cancel();
     failing.abort();
     (cpu() - begun, world.seconds())
+}
+
+/// Also while the first failure is counted: its Pod is released before the status says so.
+#[tokio::test(start_paused = true)]
+async fn the_first_failure_has_its_back_off() {
+    let world = Arc::new(World::new().await);
+    let stop = world.start();
+    node(&world, json!([])).await;
+    let failing = tokio::spawn(fail_each(world.clone()));
+    let template =
+        json!({"spec": {"restartPolicy": "Never", "nodeName": "n", "containers": [{"name": "c", "image": "i:1"}]}});
+    let job =
+        json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}, "spec": {"template": template}});
+    world.create("jobs.batch", "default", job).await;
+    let mut seen = Vec::new();
+    while seen.len() < 3 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let made = pods(&world, "default").await.len();
+        if made > seen.len() {
+            seen.push(world.seconds());
+        }
+    }
+    // Each lives for 11 s; then 10 s pass, and 20.
+    for (n, (pair, wait)) in seen.windows(2).zip([21.0, 31.0]).enumerate() {
+        let took = pair[1] - pair[0];
+        assert!((wait - 1.0..wait + 5.0).contains(&took), "{n}: {seen:?}");
+    }
+    stop.cancel();
+    failing.abort();
 }
 
 #[tokio::test(start_paused = true)]

@@ -17,7 +17,7 @@ use tower::ServiceExt;
 use url::{Position, Url};
 
 use super::connection::{Connection, Io, Unanswered};
-use super::{AGENT, BoxError, CONNECT_TIMEOUT};
+use super::{AGENT, BoxError, CONNECT_TIMEOUT, chain};
 use crate::image::guard::Guard;
 use crate::image::{ImageError, Result};
 
@@ -70,7 +70,7 @@ impl Connector {
         let answer = match connection.exchange(request.body(Full::<Bytes>::default())?, self.patience).await {
             Ok(answer) => answer,
             Err(Unanswered::NotSent(_)) => return Err("the proxy closed the connection".into()),
-            Err(Unanswered::Failed(why)) => return Err(format!("proxy: {why}").into()),
+            Err(Unanswered::Failed(why)) => return Err(format!("proxy: {}", chain(&*why)).into()),
         };
         if !answer.status().is_success() {
             return Err(format!("the proxy answers {}", answer.status()).into());
@@ -88,6 +88,7 @@ impl Connector {
         let mut tcp = HttpConnector::new_with_resolver(resolver);
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
+        tcp.set_keepalive(Some(Duration::from_secs(15)));
         tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
         Ok(Box::new(tcp.oneshot(uri.clone()).await?.into_inner()))
     }

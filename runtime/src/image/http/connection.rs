@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -37,7 +37,7 @@ pub(super) struct Connection {
 
 /// Why a request has no answer.
 pub(super) enum Unanswered {
-    /// The connection was closed before: nobody has seen it.
+    /// The connection was closed before, or does not become ready: nobody has seen it.
     NotSent(Box<Request<Full<Bytes>>>),
     Failed(BoxError),
 }
@@ -62,7 +62,7 @@ impl Connection {
     ) -> Result<Response<Incoming>, Unanswered> {
         let failed = |why: BoxError| Unanswered::Failed(why);
         let ready = async { Ok(self.requests.ready().await.is_ok()) };
-        if !in_time(patience, "the connection is busy", ready).await.map_err(failed)? {
+        if !in_time(patience, "the connection is busy", ready).await.unwrap_or(false) {
             return Err(Unanswered::NotSent(request.into()));
         }
         let too_many = count_informational(&mut request);
@@ -94,17 +94,23 @@ fn count_informational(request: &mut Request<Full<Bytes>>) -> Arc<Notify> {
     too_many
 }
 
-/// Connections that have served, by where they lead to.
+/// A connection that has served is used again for this long: later, something between may have forgotten it without a word.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// Connections that have served, by origin, and since when each is idle.
 #[derive(Default)]
-pub(super) struct Pool(Mutex<HashMap<String, Vec<Connection>>>);
+pub(super) struct Pool(Mutex<HashMap<String, Vec<(Instant, Connection)>>>);
 
 impl Pool {
     pub(super) fn put(&self, url: &Url, connection: Connection) {
-        lock(&self.0).entry(place(url)).or_default().push(connection);
+        lock(&self.0).entry(place(url)).or_default().push((Instant::now(), connection));
     }
 
     pub(super) fn take(&self, url: &Url) -> Option<Connection> {
-        lock(&self.0).get_mut(&place(url))?.pop()
+        let mut idle = lock(&self.0);
+        let connections = idle.get_mut(&place(url))?;
+        connections.retain(|(since, _)| since.elapsed() < IDLE);
+        connections.pop().map(|(_, connection)| connection)
     }
 }
 

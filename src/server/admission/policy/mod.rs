@@ -135,8 +135,10 @@ impl Case<'_> {
             let params = match params {
                 Some(item) => {
                     pace.take(steps_of(item.bytes.len()))?;
-                    // One that cannot be read is none.
-                    let Some(params) = decoded(&item) else { continue };
+                    let Some(params) = decoded(&item) else {
+                        let why = "failed to configure binding: a parameter cannot be decoded".to_owned();
+                        return Ok(self.trouble(None, why));
+                    };
                     Value::from_json(&params.0)
                 }
                 None => Value::Null,

@@ -154,7 +154,7 @@ impl Mount<'_> {
     }
 }
 
-/// A cookie that no other host and no other path gets to see. One without a path has that of what was asked for.
+/// A cookie that no other host and no other path gets to see. One without a path is for all of its backend's.
 fn cookie_within(mount: &Mount<'_>, cookie: &[u8]) -> Option<HeaderValue> {
     let mut path = None;
     let mut kept: Vec<&[u8]> = Vec::new();
@@ -168,9 +168,11 @@ fn cookie_within(mount: &Mount<'_>, cookie: &[u8]) -> Option<HeaderValue> {
         }
     }
     let mut cookie = kept.join(&b';');
-    if let Some(path) = path.filter(|path| path.starts_with('/')) {
-        cookie.extend_from_slice(b"; Path=");
-        cookie.extend_from_slice(mount.path(path).as_bytes());
+    cookie.extend_from_slice(b"; Path=");
+    match path.filter(|path| path.starts_with('/')) {
+        Some(path) => cookie.extend_from_slice(mount.path(path).as_bytes()),
+        // The default is the request's folder, which may be above the backend's own paths.
+        None => cookie.extend_from_slice(mount.own.as_bytes()),
     }
     HeaderValue::from_bytes(&cookie).ok()
 }
@@ -298,15 +300,15 @@ mod tests {
             let mut headers = map(&[("Set-Cookie", cookie), ("Set-Cookie", "other=1")]);
             from_backend(&mut headers, mount);
             let all: Vec<_> = headers.get_all(header::SET_COOKIE).into_iter().collect();
-            assert_eq!(all[1], "other=1");
+            assert_eq!(all[1].to_str().unwrap(), format!("other=1; Path={}", mount.own));
             all[0].to_str().unwrap().to_owned()
         };
         let own = |cookie: &str| within(&MOUNT, cookie);
-        assert_eq!(own("a=b; Secure; HttpOnly"), "a=b; Secure; HttpOnly");
+        assert_eq!(own("a=b; Secure; HttpOnly"), "a=b; Secure; HttpOnly; Path=/api/v1/pods/a/proxy");
         assert_eq!(own("a=b; Path=/; Secure"), "a=b; Secure; Path=/api/v1/pods/a/proxy/");
         assert_eq!(own("a=b; path = /x;DOMAIN=example.com"), "a=b; Path=/api/v1/pods/a/proxy/x");
         assert_eq!(own("path=/; Path=/x; Path=/y"), "path=/; Path=/api/v1/pods/a/proxy/y", "the first is its name");
-        assert_eq!(own("a=b; Path=x"), "a=b", "that of what was asked for");
+        assert_eq!(own("a=b; Path=x"), "a=b; Path=/api/v1/pods/a/proxy", "all of them");
         let extension = Mount { hidden: "", own: "/apis/ext.example.com/v1" };
         for (wanted, had) in [
             ("/", "/apis/ext.example.com/v1"),
