@@ -6,6 +6,7 @@ use podwright::api::Verb;
 use serde_json::{Value, json};
 
 use super::{
+    at,
     refused::{indexed_job, node, pods},
     running::World,
 };
@@ -20,7 +21,9 @@ async fn fail_each(world: Arc<World>) {
         let world = world.clone();
         tokio::spawn(async move {
             tokio::time::sleep(Duration::from_secs(11)).await;
-            let failed = json!({"status": {"phase": "Failed"}});
+            let ended = at(world.seconds() as i64).to_string();
+            let unready = json!([{"type": "Ready", "status": "False", "lastTransitionTime": ended}]);
+            let failed = json!({"status": {"phase": "Failed", "conditions": unready}});
             world.ask_of(Verb::Patch, "pods", ("default", &change.key.name), "status", failed).await;
         });
     }
