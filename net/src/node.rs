@@ -302,9 +302,10 @@ impl Network {
         let inner = self.0.clone();
         blocking(move || {
             let facts = inner.with_tunnel(facts);
-            let loaded = lock(&inner.dataplane).load(facts.clone(), &services);
+            let loaded = lock(&inner.dataplane).load(facts.clone(), &services)?;
+            // Only behind the rules that guard it.
             inner.follow_peers(&facts);
-            loaded
+            Ok(loaded)
         })
         .await
     }
@@ -343,9 +344,9 @@ impl Network {
         let inner = self.0.clone();
         blocking(move || {
             let facts = inner.with_tunnel(facts);
-            let told = lock(&inner.dataplane).set_facts(facts.clone());
+            lock(&inner.dataplane).set_facts(facts.clone())?;
             inner.follow_peers(&facts);
-            told
+            Ok(())
         })
         .await
     }
@@ -426,6 +427,8 @@ impl Network {
                 }
                 Err(e) => errors.push(e),
             }
+            // Before the tables that guard it.
+            errors.extend(links.set_overlay(&Overlay::default()).err());
             errors.extend(lock(&inner.dataplane).remove().err());
             // From the current configuration, and from earlier ones.
             let made = Made::open(&inner.config.folder);
@@ -439,7 +442,6 @@ impl Network {
             for address in &addresses {
                 errors.extend(links.remove_address("lo", &IpNet::from(*address)).err());
             }
-            errors.extend(links.set_overlay(&Overlay::default()).err());
             if inner.config.isolated {
                 errors.extend(inner.netns.give_up().err());
                 errors.extend(NodeNetns::remove(&inner.config.folder.join("netns")).err());

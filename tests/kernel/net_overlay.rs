@@ -248,6 +248,7 @@ fn what_is_damaged_is_mended_and_who_leaves_is_forgotten() {
                 "bridge fdb add 0e:70:0a:f4:63:01 dev podwright-vx4 dst 192.168.50.99 self",
                 "ip link set podwright-vx4 mtu 1300",
                 "ip address add 10.99.0.1/32 dev podwright-vx4",
+                "nft flush set ip podwright tunnels-v4",
             ],
         };
         for damage in damages {

@@ -203,7 +203,7 @@ impl Dataplane {
             return Ok(());
         }
         let moved = facts.pod_ranges != self.facts.pod_ranges;
-        self.facts = facts;
+        let before = std::mem::replace(&mut self.facts, facts);
         if !self.loaded {
             return Ok(());
         }
@@ -216,7 +216,12 @@ impl Dataplane {
             return Ok(());
         }
         let script: String = self.families.iter().map(|f| base::facts_script(&self.facts, *f)).collect();
-        self.nft(script)
+        let told = self.nft(script);
+        if told.is_err() {
+            // Asked for again, they are news again.
+            self.facts = before;
+        }
+        told
     }
 
     /// Every element, as nft text in order: for tests and for reading.

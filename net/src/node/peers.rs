@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use ipnet::IpNet;
 
 use super::{Inner, lock};
-use crate::Result;
 use crate::dataplane::NodeFacts;
 use crate::overlay::{Own, Peer, Transport, TunnelId, plan};
+use crate::{Family, Result};
 
 /// What is known of the cluster's nodes. Locked behind the links.
 #[derive(Default)]
@@ -67,8 +67,10 @@ impl Inner {
             return Ok(Vec::new());
         }
         let dns = self.config.dns.iter().copied().map(IpNet::from);
+        // Only tables guard tunnels, and there is one for each of these.
+        let families = super::families(&self.config);
         let own = Own {
-            addresses: self.addresses.clone(),
+            addresses: self.addresses.iter().filter(|at| families.contains(&Family::of(at))).copied().collect(),
             pod_ranges,
             service_ranges: self.config.service_ranges.iter().copied().chain(dns).collect(),
             uplinks: links.uplinks()?,

@@ -114,10 +114,10 @@ impl Leaving {
     /// # Errors
     /// The server refuses it: another Node has the name by now, or one may not.
     pub async fn delete(&self) -> anyhow::Result<()> {
-        if let Some(node) = &self.node {
-            self.remove("nodes", None, Some(node.uid())).await?;
-            outln!("node/{} deleted", self.name);
-        }
+        // A machine that registers just now under this name keeps its Lease.
+        let Some(node) = &self.node else { return Ok(()) };
+        self.remove("nodes", None, Some(node.uid())).await?;
+        outln!("node/{} deleted", self.name);
         self.remove("leases", Some(NODE_LEASES), None).await
     }
 

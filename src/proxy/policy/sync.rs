@@ -147,6 +147,7 @@ impl PolicySync {
             Asked::Adopted(pod) => drop(self.told.insert(pod.uid().to_owned(), pod)),
             Asked::Recovered => self.recovered = true,
             Asked::Admit(pod, answer) => {
+                self.waiting.retain(|(_, answer)| !answer.is_closed());
                 self.waiting.push((pod.uid().to_owned(), answer));
                 self.told.insert(pod.uid().to_owned(), pod);
             }
