@@ -6,6 +6,7 @@
 //! - [`ipam`]: addresses for Pods out of the node's ranges, durable.
 //! - [`links`]: one routed veth a Pod; the node's own address and routes.
 //! - [`overlay`]: the way to other nodes' Pods, decided purely; [`links`] makes it.
+//! - [`cni`]: the same by plugins, other programs, instead.
 //! - [`dataplane`]: Services as map elements of one nftables table a family.
 //! - [`dns`]: the cluster's names, answered on the node.
 //! - [`forwards`]: ports of loopback forwarded to Pods.
@@ -20,6 +21,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cni;
 pub mod dataplane;
 pub mod dns;
 pub mod drivers;
@@ -105,6 +107,9 @@ pub enum Error {
     /// No link in the node's namespace has any.
     #[error("no link of the node's network namespace has an address")]
     NoAddress,
+    /// A network plugin failed, or there is none.
+    #[error(transparent)]
+    Cni(#[from] cni::CniError),
     /// The thread that stood inside the namespace has ended.
     #[error("the namespace's thread is gone")]
     ThreadGone,
