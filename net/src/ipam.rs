@@ -111,6 +111,24 @@ impl Ipam {
         Ok(addresses)
     }
 
+    /// Records addresses that something else has allocated to `owner`.
+    ///
+    /// # Errors
+    ///
+    /// Another owner has one of them, or the state cannot be written.
+    pub fn assign(&mut self, owner: &str, addresses: &[IpAddr]) -> Result<()> {
+        if self.state.owners.get(owner).is_some_and(|has| has == addresses) {
+            return Ok(());
+        }
+        let others = || self.state.owners.iter().filter(|(other, _)| *other != owner);
+        if let Some(taken) = addresses.iter().find(|address| others().any(|(_, has)| has.contains(address))) {
+            return Err(Error::Taken(*taken));
+        }
+        let before = self.state.clone();
+        self.state.owners.insert(owner.to_owned(), addresses.to_vec());
+        self.commit(before)
+    }
+
     /// Releases the addresses of `owner`; an unknown owner is not an error. Fails if the state cannot be written.
     pub fn release(&mut self, owner: &str) -> Result<()> {
         if !self.state.owners.contains_key(owner) {

@@ -83,6 +83,9 @@ pub enum Error {
     /// Every address of the range is in use.
     #[error("no free address in {0}")]
     Exhausted(IpNet),
+    /// A plugin has given an address that another Pod has.
+    #[error("the address {0} is another Pod's")]
+    Taken(IpAddr),
     /// The addresses of a Pod attached by an earlier agent are neither in the record nor in the node's routes.
     #[error("its addresses are not known any more")]
     UnknownAddresses,

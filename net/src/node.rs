@@ -18,6 +18,7 @@ use podwright_journal::JournalWriter;
 use serde::Serialize;
 use tokio::sync::Notify;
 
+use crate::cni::{Cni, CniConfig, PORT_MAPPINGS, Request};
 use crate::dataplane::{self, Carrier, Change, Dataplane, Followed, Keeper, NodeFacts, PolicyChanges, Relief, Service};
 use crate::ipam::Ipam;
 use crate::links::{self, LinkDetails, LinkState, Links, PodLink};
@@ -55,6 +56,8 @@ pub struct NetworkConfig {
     pub conntrack_max: Option<usize>,
     /// How other nodes' Pods are reached.
     pub overlay: OverlayConfig,
+    /// Plugins that make Pods' interfaces and addresses, in place of this crate.
+    pub cni: Option<CniConfig>,
 }
 
 /// A Pod's network.
@@ -62,7 +65,8 @@ pub struct NetworkConfig {
 pub struct PodNetwork {
     /// One per family, in the order of the node's Pod ranges.
     pub addresses: Vec<IpAddr>,
-    pub link: PodLink,
+    /// None where a plugin has made it.
+    pub link: Option<PodLink>,
 }
 
 /// The kernel's state for one Pod.
@@ -93,6 +97,7 @@ struct Inner {
     /// Those of the node's addresses that are on `lo`.
     on_loopback: Vec<IpAddr>,
     peers: Peers,
+    cni: Option<Cni>,
     /// Everything is being removed: nothing is to be mended any more.
     removed: AtomicBool,
     /// Links of owners that are being detached.
@@ -148,6 +153,10 @@ impl Network {
         if make {
             ipam.learn(links.routed()?)?;
         }
+        let cni = config.cni.clone().map(|of| Cni::open(of, &config.folder.join("cni"), netns.fd())).transpose()?;
+        if let Some(cni) = &cni {
+            ipam.learn(cni.addresses()?)?;
+        }
         let dataplane = Dataplane::new(&netns, &families(&config), &JournalWriter::none())?;
         let followed = dataplane.followed().clone();
         // 6. Conntrack, which is active from the first rule that uses it.
@@ -168,6 +177,7 @@ impl Network {
             attached: Mutex::default(),
             on_loopback,
             peers: Peers::default(),
+            cni,
             removed: AtomicBool::new(false),
             detaching: Together::default(),
             forgetting: Together::default(),
@@ -197,17 +207,41 @@ impl Network {
     }
 
     /// Sets up a Pod's addresses and link. `pod` is the Pod's network namespace; operations are recorded in `journal`. Idempotent
-    /// for the same owner and namespace; safe for a running Pod. Fails if no address is free, or the kernel refuses.
+    /// for the same owner and namespace; safe for a running Pod.
+    ///
+    /// # Errors
+    ///
+    /// No address is free, the kernel refuses, or a plugin fails.
     pub async fn attach(&self, owner: &str, pod: OwnedFd, journal: &JournalWriter) -> Result<PodNetwork> {
-        let (inner, owner, journal) = (self.0.clone(), owner.to_owned(), journal.clone());
+        self.attach_asking(owner, pod, &Request::default(), journal).await
+    }
+
+    /// [`Network::attach`] with what plugins are asked for, where there are plugins.
+    ///
+    /// # Errors
+    ///
+    /// As [`Network::attach`].
+    pub async fn attach_asking(
+        &self,
+        owner: &str,
+        pod: OwnedFd,
+        request: &Request,
+        journal: &JournalWriter,
+    ) -> Result<PodNetwork> {
+        let (inner, owner, request, journal) = (self.0.clone(), owner.to_owned(), request.clone(), journal.clone());
         blocking(move || {
+            if let Some(cni) = &inner.cni {
+                let addresses = cni.add(&owner, pod.as_fd(), &request, &journal)?;
+                lock(&inner.ipam).assign(&owner, &addresses)?;
+                return Ok(PodNetwork { addresses, link: None });
+            }
             let (addresses, new) = {
                 let mut ipam = lock(&inner.ipam);
                 let new = ipam.addresses(&owner).is_none();
                 (ipam.allocate(&owner)?, new)
             };
             match inner.wire(&owner, pod, &addresses, &journal) {
-                Ok(link) => Ok(PodNetwork { addresses, link }),
+                Ok(link) => Ok(PodNetwork { addresses, link: Some(link) }),
                 Err(error) => {
                     // Without a link there must be no addresses either: otherwise it would count as connected.
                     if new {
@@ -230,6 +264,9 @@ impl Network {
         blocking(move || {
             lock(&inner.attached).remove(&owner);
             inner.remove_link(links::link_name(&owner), &journal)?;
+            if let Some(cni) = &inner.cni {
+                cni.del(&owner, &journal)?;
+            }
             inner.followed.remove(lock(&inner.ipam).addresses(&owner).unwrap_or_default());
             inner.give_back(&owner)
         })
@@ -263,6 +300,9 @@ impl Network {
         let inner = self.0.clone();
         blocking(move || {
             let mut removed = inner.remove_links_but(&living)?;
+            if let Some(cni) = &inner.cni {
+                removed.extend(cni.retain(&living)?);
+            }
             let gone: BTreeMap<String, Vec<IpAddr>> = {
                 let ipam = lock(&inner.ipam);
                 let gone = ipam.owners().filter(|(owner, _)| !living.contains(*owner));
@@ -283,6 +323,37 @@ impl Network {
             first(failed).map(|()| removed.into_iter().collect())
         })
         .await
+    }
+
+    /// Whether plugins make Pods' interfaces.
+    pub fn has_plugins(&self) -> bool {
+        self.0.cni.is_some()
+    }
+
+    /// Whether plugins map the node's ports to Pods.
+    pub fn plugins_map_ports(&self) -> bool {
+        let network = self.0.cni.as_ref().and_then(|cni| cni.network().ok());
+        network.is_some_and(|network| network.is_capable(PORT_MAPPINGS))
+    }
+
+    /// Whether Pods can be attached.
+    ///
+    /// # Errors
+    ///
+    /// The plugins are not ready, or there are none.
+    pub async fn check_plugins(&self) -> Result<()> {
+        let inner = self.0.clone();
+        blocking(move || Ok(inner.cni.as_ref().map_or(Ok(()), Cni::status)?)).await
+    }
+
+    /// Whether a Pod's attachment is as it should be, where plugins have made it.
+    ///
+    /// # Errors
+    ///
+    /// A plugin finds that it is not.
+    pub async fn check_attachment(&self, owner: &str, journal: &JournalWriter) -> Result<()> {
+        let (inner, owner, journal) = (self.0.clone(), owner.to_owned(), journal.clone());
+        blocking(move || Ok(inner.cni.as_ref().map_or(Ok(()), |cni| cni.check(&owner, &journal))?)).await
     }
 
     /// The kernel's state for one Pod; pass its namespace to include its own end.
@@ -426,6 +497,9 @@ impl Network {
                     errors.extend(links.detach_all(&names, &JournalWriter::none()).err());
                 }
                 Err(e) => errors.push(e),
+            }
+            if let Some(cni) = &inner.cni {
+                errors.extend(cni.retain(&BTreeSet::new()).err().map(Error::from));
             }
             // Before the tables that guard it.
             errors.extend(links.set_overlay(&Overlay::default()).err());
