@@ -14,6 +14,7 @@ use tokio::{net::TcpListener, sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::collector::TracingArgs;
+use super::durations::duration;
 use super::encryption::{self, EncryptionArgs};
 use super::endpoint::{self, EndpointArgs};
 use super::folder;
@@ -209,11 +210,6 @@ impl AutoscalingArgs {
             initial_readiness_delay: self.horizontal_pod_autoscaler_initial_readiness_delay,
         }
     }
-}
-
-/// A duration in Go's format, as in upstream's flags.
-fn duration(text: &str) -> Result<Duration, String> {
-    api::duration::parse(text).ok_or_else(|| "expected a duration, as 40s or 1m30s".to_owned())
 }
 
 /// PodSecurity's configuration from an AdmissionConfiguration file. Other plugins cannot be configured.

@@ -5,6 +5,7 @@ mod collector;
 mod completion;
 mod confine;
 mod control_plane;
+mod durations;
 mod encryption;
 mod endpoint;
 mod flags;

@@ -5,6 +5,7 @@ use std::{
     net::IpAddr,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use anyhow::Context;
@@ -16,6 +17,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    durations::duration,
     folder,
     paths::Paths,
     private::{self, Owner},
@@ -29,6 +31,7 @@ use crate::{
         counters::{Counters, requests},
         id_pool::IdPool,
         kernel_release, pods_of,
+        shutdown::{self, GracePeriodError, GracePeriods},
         storage::{Thresholds, pressure},
         verification::{self, VerificationPolicy},
         volumes::owners_in,
@@ -113,6 +116,15 @@ pub struct NodeArgs {
     /// imagefs.inodesFree<5%; with --isolated nodefs.available<16Mi,nodefs.inodesFree<1k]
     #[arg(long, value_name = "THRESHOLDS")]
     pub eviction_hard: Option<Thresholds>,
+    /// How long a shutdown of the machine is delayed for Pods to end, by systemd-logind; no Pods are accepted meanwhile
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration)]
+    pub shutdown_grace_period: Duration,
+    /// How much of --shutdown-grace-period, at its end, is for critical Pods
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration)]
+    pub shutdown_grace_period_critical_pods: Duration,
+    /// The grace periods of Pods at shutdown by their priority, in place of the two above: each is for Pods of this priority and above
+    #[arg(long, value_name = "PRIORITY=DURATION,...", default_value = "")]
+    pub shutdown_grace_period_by_pod_priority: GracePeriods,
     /// Do not record kernel operations; `trace` then shows only the control plane's steps
     #[arg(long)]
     pub no_journal: bool,
@@ -134,6 +146,12 @@ impl NodeArgs {
             anyhow::ensure!(!twice, "--node-ip: at most one address of each family, not {ip} as well");
         }
         Ok(())
+    }
+
+    /// How much time Pods get when the machine shuts down.
+    fn shutdown_grace_periods(&self) -> Result<GracePeriods, GracePeriodError> {
+        let (total, critical) = (self.shutdown_grace_period, self.shutdown_grace_period_critical_pods);
+        GracePeriods::new(total, critical, self.shutdown_grace_period_by_pod_priority.clone())
     }
 
     /// How other nodes' Pods are reached.
@@ -211,6 +229,7 @@ struct Ground {
     cluster_dns: Vec<IpAddr>,
     images: ImageStore,
     runtime: Runtime,
+    shutdown: Option<shutdown::Manager>,
 }
 
 impl Node {
@@ -230,6 +249,7 @@ impl Node {
         check_resolv_conf(&args.resolv_conf)?;
         sysctls(args)?;
         verification(args)?;
+        let periods = args.shutdown_grace_periods()?;
         folder::take_logs(paths)?;
         // 2. Images, whose lock excludes other agents with these directories.
         let images = paths.images();
@@ -246,7 +266,9 @@ impl Node {
         };
         let runtime = Runtime::open(config).await.context("opening the runtime")?;
         // 4. Everything else.
-        let ground = Ground { name, labels, cluster_dns, images, runtime: runtime.clone() };
+        // An isolated node leaves the machine's configuration alone.
+        let shutdown = shutdown::Manager::start(periods, !args.isolated).await.context("--shutdown-grace-period")?;
+        let ground = Ground { name, labels, cluster_dns, images, runtime: runtime.clone(), shutdown };
         let node = Node::on(ground, args, service_ranges, paths, client, server).await;
         if node.is_err() && args.isolated && runtime.list().await.is_empty() {
             remove_cgroups(&runtime).await;
@@ -263,7 +285,7 @@ impl Node {
         client: Client,
         server: ServerAt,
     ) -> anyhow::Result<Node> {
-        let Ground { name, labels, cluster_dns, images, runtime } = ground;
+        let Ground { name, labels, cluster_dns, images, runtime, shutdown } = ground;
         check_controllers(args, &runtime)?;
         // 1. The network: namespace, addresses, routes.
         let config = args.network(name.clone(), paths, service_ranges, cluster_dns.clone());
@@ -326,6 +348,7 @@ impl Node {
                 None if args.isolated => pressure::ISOLATED.parse().map_err(anyhow::Error::msg)?,
                 None => Thresholds::default(),
             },
+            shutdown_grace_periods: args.shutdown_grace_periods()?,
             sysctls: sysctls(args)?,
             verification: verification(args)?,
             ids: args.userns_range.unwrap_or_else(|| IdPool::for_pods(args.max_pods)),
@@ -334,8 +357,18 @@ impl Node {
         let env = Env::system();
         let (of_runtime, of_network) = (runtime.clone(), network.clone());
         let gate = proxy.gate().clone();
-        let parts =
-            Parts { client, counters, pods, services, runtime: of_runtime, images, network: of_network, gate, env };
+        let parts = Parts {
+            client,
+            counters,
+            pods,
+            services,
+            runtime: of_runtime,
+            images,
+            network: of_network,
+            gate,
+            shutdown,
+            env,
+        };
         let (ended, running) = (CancellationToken::new(), Agent::run(config, parts, stop.clone()));
         let guard = ended.clone().drop_guard();
         let agent = tokio::spawn(async move {

@@ -2,7 +2,7 @@
 
 use std::{net::IpAddr, path::PathBuf};
 
-use super::{admission::sysctls::Sysctls, id_pool::IdPool, kernel, storage, verification::VerificationPolicy};
+use super::{admission::sysctls::Sysctls, id_pool::IdPool, kernel, shutdown::GracePeriods, storage, verification::VerificationPolicy};
 
 /// How an agent is set up.
 #[derive(Clone, Debug)]
@@ -41,6 +41,8 @@ pub struct Config {
     pub by_name: bool,
     /// What must stay free of the disks, else Pods are evicted.
     pub eviction_hard: storage::Thresholds,
+    /// How much time Pods get when the machine shuts down.
+    pub shutdown_grace_periods: GracePeriods,
     /// What Pods may set.
     pub sysctls: Sysctls,
     /// The ids of the host that Pods with users of their own get.
@@ -70,6 +72,7 @@ impl Config {
             remove_at_exit: false,
             by_name: false,
             eviction_hard: storage::Thresholds::default(),
+            shutdown_grace_periods: GracePeriods::default(),
             sysctls: Sysctls::safe(&kernel::release()),
             ids: IdPool::for_pods(110),
             verification: VerificationPolicy::default(),

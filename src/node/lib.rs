@@ -14,7 +14,7 @@
 //! Reading order: `spec`, `pod` (its state), `plan`, `status`, `worker`, then `executor` and `machine`; only `translate` turns
 //! manifests into runtime specifications; `sessions` serves logs, exec, attach, port-forward, images, inspect, trace, where
 //! `residents` finds the Pod of an API object; `endpoints` serves the kubelet's endpoints from `counters` and `usage`; `storage`
-//! evicts Pods that fill the disk.
+//! evicts Pods that fill the disk; `shutdown` ends them before the machine shuts down.
 
 #![forbid(unsafe_code)]
 
@@ -42,6 +42,7 @@ pub mod logs;
 mod machine;
 mod mounts;
 pub mod objects;
+mod orders;
 mod panics;
 pub mod plan;
 pub mod pod;
@@ -55,6 +56,7 @@ pub mod residents;
 pub mod resize;
 pub mod restore_status;
 pub mod sessions;
+pub mod shutdown;
 mod spans;
 pub mod spec;
 pub mod startup;
@@ -120,6 +122,8 @@ pub struct Parts {
     pub network: Network,
     /// Where Pods wait until their policies are in force.
     pub gate: Gate,
+    /// Delays the machine's shutdown, where that is asked for.
+    pub shutdown: Option<shutdown::Manager>,
     pub env: Env,
 }
 
@@ -145,6 +149,8 @@ pub struct Shared {
     pub residents: Arc<Residents>,
     /// Whether the disks are too full to accept Pods.
     pub pressure: storage::Pressure,
+    /// Whether the machine is shutting down: no Pods are accepted.
+    pub shutting_down: shutdown::ShuttingDown,
     /// Event counters for `/metrics`.
     pub counters: Arc<Counters>,
     /// The usage that is reported.
@@ -174,7 +180,8 @@ impl Agent {
     ///
     /// A folder of the node cannot be made, or its volumes cannot be opened. What fails later is tried again.
     pub async fn run(config: Config, parts: Parts, shutdown: CancellationToken) -> Result<(), Status> {
-        let Parts { client, counters, pods: wanted, services, runtime, images, network, gate, env } = parts;
+        let Parts { client, counters, pods: wanted, services, runtime, images, network, gate, shutdown: manager, env } =
+            parts;
         let client = client.named("kubelet");
         let host = host::Machine::read(&config.state_dir, &config.eviction_hard);
         let objects = Arc::new(objects::Objects::new(client.clone(), services, config.by_name));
@@ -267,7 +274,7 @@ impl Agent {
         });
         let (looking, stop) = (machine.clone(), shutdown.clone());
         tokio::spawn(async move { stop.run_until_cancelled(looking.users.look_on()).await });
-        let pressure = storage::Pressure::default();
+        let (pressure, shutting_down) = (storage::Pressure::default(), shutdown::ShuttingDown::default());
         let (conflicts, conflicting_tables) = watch::channel(None);
         let node = register::Registration::new(
             client.clone(),
@@ -276,7 +283,7 @@ impl Agent {
             host.clone(),
             &protections,
             Some(local),
-            register::Signals { pressure: pressure.subscribe(), conflicting_tables },
+            register::Signals { pressure: pressure.subscribe(), shutting_down: shutting_down.subscribe(), conflicting_tables },
         );
         let nodes = Informer::<Node>::builder(client.clone()).fields(format!("metadata.name={}", config.name)).start();
         let residents = Arc::<Residents>::default();
@@ -319,6 +326,7 @@ impl Agent {
                 started: usage::Started::default(),
                 residents,
                 pressure: pressure.clone(),
+                shutting_down: shutting_down.clone(),
                 counters,
                 used,
                 pace: probes::Pace::default(),
@@ -331,7 +339,7 @@ impl Agent {
             objects.synced().await;
             tokio::spawn(usage::run(shared.clone(), wanted.clone()));
             let pods = pods::Pods::new(shared, host.allocatable(config.max_pods), Box::new(labels), protections);
-            pods.run(wanted, Some((objects, machine.clone()))).await;
+            pods.run(wanted, Some((objects, machine.clone())), manager).await;
         };
         tokio::select! {
             () = run => {}
@@ -384,7 +392,7 @@ impl Agent {
             se_linux: Ok(()),
             project_quotas: Err(Unavailable::NoDisk),
         };
-        let pressure = storage::Pressure::default();
+        let (pressure, shutting_down) = (storage::Pressure::default(), shutdown::ShuttingDown::default());
         let node = register::Registration::new(
             client.clone(),
             env.clone(),
@@ -392,7 +400,7 @@ impl Agent {
             host.clone(),
             &protections,
             None,
-            register::Signals { pressure: pressure.subscribe(), conflicting_tables: watch::channel(None).1 },
+            register::Signals { pressure: pressure.subscribe(), shutting_down: shutting_down.subscribe(), conflicting_tables: watch::channel(None).1 },
         );
         let nodes = Informer::<Node>::builder(client.clone()).fields(format!("metadata.name={}", config.name)).start();
         let run = async {
@@ -410,6 +418,7 @@ impl Agent {
                 started: usage::Started::default(),
                 residents: Arc::default(),
                 pressure: pressure.clone(),
+                shutting_down: shutting_down.clone(),
                 counters: Arc::default(),
                 used: Arc::default(),
                 pace: probes::Pace::default(),
@@ -422,7 +431,7 @@ impl Agent {
             let wanted = pods_of(&client, &config.name);
             tokio::spawn(usage::run(shared.clone(), wanted.clone()));
             let pods = pods::Pods::new(shared, host.allocatable(config.max_pods), Box::new(labels), protections);
-            pods.run(wanted, None).await;
+            pods.run(wanted, None, None).await;
         };
         tokio::select! {
             () = run => {}

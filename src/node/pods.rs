@@ -21,6 +21,7 @@ use super::{
     executor::{RecoveredPod, RuntimeEvent},
     machine::Machine,
     objects::Objects,
+    orders::Order,
     pod::{
         event::PodEvent,
         intent::{Intent, Stop},
@@ -31,7 +32,8 @@ use super::{
     restore_status,
     spec::PodExt,
     static_pods::{self, Mirrors},
-    storage::{self, Order, is_about_to_go},
+    shutdown,
+    storage::{self, is_about_to_go},
     undecodable,
     worker::{self, Ended, Handle},
 };
@@ -82,7 +84,8 @@ impl Pods {
         }
     }
 
-    /// Runs all Pods, forever. `wanted`: those bound to this node; `machine`: the parts of a real node besides its executor.
+    /// Runs all Pods, forever. `wanted`: those bound to this node; `machine`: the parts of a real node besides its executor;
+    /// `manager`: delays the machine's shutdown.
     ///
     /// 1. Tidy the machine, then listen to it.
     /// 2. Wait for the first complete list of every source.
@@ -90,7 +93,12 @@ impl Pods {
     /// 4. Give each Pod its worker.
     /// 5. Remove what belongs to none.
     /// 6. Process events.
-    pub async fn run(mut self, wanted: Informer<Pod>, machine: Option<(Arc<Objects>, Arc<Machine>)>) {
+    pub async fn run(
+        mut self,
+        wanted: Informer<Pod>,
+        machine: Option<(Arc<Objects>, Arc<Machine>)>,
+        manager: Option<shutdown::Manager>,
+    ) {
         self.shared.executor.tidy().await;
         let mut runtime_events = self.shared.executor.runtime_events();
         let (manifests, name) = (self.shared.config.manifests.as_deref(), &self.shared.config.name);
@@ -108,6 +116,9 @@ impl Pods {
             tracing::warn!(error, "failed to remove what an earlier Pod left behind");
         }
         let (orders, mut asked) = mpsc::unbounded_channel();
+        if let Some(manager) = manager {
+            tokio::spawn(manager.run(self.shared.clone(), orders.clone()));
+        }
         tokio::spawn(storage::run(self.shared.clone(), orders));
         let mut changes = machine.as_ref().map(|(objects, _)| objects.changes());
         let mut damaged = machine.as_ref().map(|(_, machine)| damaged_files(machine.clone()));
@@ -331,9 +342,10 @@ impl Pods {
             let others = self.others(pod.uid());
             let admitted = allocated.overlay(pod.clone());
             let labels = (self.labels)();
-            let room = storage::pressure::admit(&admitted, *self.shared.pressure.borrow());
+            let open = shutdown::admit(*self.shared.shutting_down.borrow());
+            let room = || storage::pressure::admit(&admitted, *self.shared.pressure.borrow());
             let admit = || admit(&admitted, &others, &self.allocatable, &labels, &self.protections);
-            if let Err(failure) = room.and_then(|()| admit()) {
+            if let Err(failure) = open.and_then(|()| room()).and_then(|()| admit()) {
                 self.shared.recorder.warning(pod.about(None), &failure.reason, failure.message.clone());
                 let deadline = self.shared.env.now();
                 let failure = Some(failure);
@@ -372,7 +384,7 @@ impl Pods {
         self.tell(uid, PodEvent::Mirror(mirror));
     }
 
-    /// Handles orders of the storage manager.
+    /// Handles orders of the managers of the whole node.
     fn ordered(&mut self, order: Order) {
         match order {
             Order::Active(answer) => {
@@ -384,6 +396,10 @@ impl Pods {
                 let is_leaving = |worker: &Handle| is_about_to_go(worker.leaves.load(Ordering::Relaxed), now);
                 let leaving = self.workers.iter().filter(|(_, worker)| is_leaving(worker));
                 answer.send(leaving.map(|(uid, _)| uid.clone()).collect()).ok();
+            }
+            Order::Unreported(answer) => {
+                let unreported = self.workers.values().filter(|worker| !worker.reported.load(Ordering::Relaxed));
+                answer.send(unreported.count()).ok();
             }
             Order::Evict(eviction) => {
                 let uid = eviction.uid.clone();

@@ -72,6 +72,8 @@ pub struct Registration {
 pub struct Signals {
     /// Whether the disks are too full.
     pub pressure: watch::Receiver<bool>,
+    /// Whether the machine is shutting down.
+    pub shutting_down: watch::Receiver<bool>,
     /// Other programs' tables that drop Pods' traffic.
     pub conflicting_tables: watch::Receiver<Found>,
 }
@@ -236,6 +238,9 @@ impl Registration {
         let now = Time(self.env.now());
         let known: Vec<NodeCondition> = old.status.as_ref().and_then(|s| s.conditions.clone()).unwrap_or_default();
         let ready = match self.ready.load(Ordering::Relaxed) {
+            _ if *self.signals.shutting_down.borrow() => {
+                ("Ready", "False", "KubeletNotReady", "node is shutting down")
+            }
             true => ("Ready", "True", "KubeletReady", "kubelet is posting ready status"),
             false => {
                 ("Ready", "False", "KubeletNotReady", "container runtime network not ready: no podCIDR assigned yet")
@@ -274,7 +279,7 @@ impl Registration {
         let mut ticks = tokio::time::interval(HEARTBEAT);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut since_report = Duration::ZERO;
-        let Signals { mut pressure, mut conflicting_tables } = self.signals.clone();
+        let Signals { mut pressure, mut shutting_down, mut conflicting_tables } = self.signals.clone();
         let mut changes = nodes.subscribe();
         let mut repairs = Repairs::default();
         // The difference, and when it may be repaired.
@@ -284,6 +289,7 @@ impl Registration {
                 _ = ticks.tick() => {}
                 // With this heartbeat, not with one of the next thirty.
                 Ok(()) = pressure.changed() => since_report = REPORT,
+                Ok(()) = shutting_down.changed() => since_report = REPORT,
                 Ok(()) = conflicting_tables.changed() => since_report = REPORT,
                 Some(_) = changes.recv() => {
                     while changes.try_recv().is_ok() {}

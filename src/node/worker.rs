@@ -49,6 +49,8 @@ pub struct Handle {
     pub allotment: Allotment,
     /// Nothing of the Pod runs any more, and its volumes are released.
     pub over: Arc<AtomicBool>,
+    /// The server has its latest status, as far as it can be written.
+    pub reported: Arc<AtomicBool>,
     /// When it should be gone, in milliseconds since the epoch: [`STAYS`] unless it is ending, and once it is gone.
     pub leaves: Arc<AtomicI64>,
     /// It was notified that the Pod is gone from its source.
@@ -86,6 +88,7 @@ struct Worker {
     wake: Option<Timestamp>,
     clock: Clock,
     over: Arc<AtomicBool>,
+    reported: Arc<AtomicBool>,
     leaves: Arc<AtomicI64>,
 }
 
@@ -98,11 +101,20 @@ pub fn spawn(
     finished: mpsc::UnboundedSender<Ended>,
 ) -> Handle {
     let (me, inbox) = mpsc::unbounded_channel();
-    let (over, leaves) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicI64::new(STAYS)));
+    let (over, reported) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+    let leaves = Arc::new(AtomicI64::new(STAYS));
     let uid = pod.uid().to_owned();
     let now = shared.env.now();
     let state = PodState::new(pod.clone(), &allotment, intent, seen, shared.host.clone(), now);
-    let handle = Handle { inbox: me.clone(), pod, allotment, over: over.clone(), leaves: leaves.clone(), gone: false };
+    let handle = Handle {
+        inbox: me.clone(),
+        pod,
+        allotment,
+        over: over.clone(),
+        reported: reported.clone(),
+        leaves: leaves.clone(),
+        gone: false,
+    };
     let worker = Worker {
         shared,
         me,
@@ -114,6 +126,7 @@ pub fn spawn(
         wake: None,
         clock: Clock::new(now),
         over,
+        reported,
         leaves,
     };
     let tasks = worker.tasks.clone();
@@ -167,6 +180,7 @@ impl Worker {
     /// Publishes the Pod's progress.
     fn show(&self, state: &PodState) {
         self.over.store(state.has_ended(), Ordering::Relaxed);
+        self.reported.store(state.report.is_complete(), Ordering::Relaxed);
         self.leaves.store(state.leaves().map_or(STAYS, Timestamp::as_millisecond), Ordering::Relaxed);
     }
 

@@ -55,6 +55,7 @@ mod security;
 mod services;
 mod sets;
 mod several_nodes;
+mod shutdown;
 mod static_pods;
 mod storage;
 mod upgrade;

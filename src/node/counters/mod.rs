@@ -50,6 +50,14 @@ pub struct Counters {
     series: Mutex<BTreeMap<&'static str, Series>>,
     /// When the Pods' sync loop last ran.
     turn: Mutex<Option<Instant>>,
+    shutdown: Mutex<ShutdownTimes>,
+}
+
+/// When the last graceful shutdown of the machine began and ended, in seconds since the epoch; 0: there was none.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ShutdownTimes {
+    pub start: f64,
+    pub end: f64,
 }
 
 impl Counters {
@@ -113,6 +121,16 @@ impl Counters {
     /// How long ago the loop last ran, if it has started.
     pub fn since_turn(&self) -> Option<Duration> {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner).map(|at| at.elapsed())
+    }
+
+    /// Records the last graceful shutdown.
+    pub fn set_shutdown(&self, times: ShutdownTimes) {
+        *self.shutdown.lock().unwrap_or_else(PoisonError::into_inner) = times;
+    }
+
+    /// The last graceful shutdown.
+    pub fn shutdown(&self) -> ShutdownTimes {
+        *self.shutdown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, Series>> {

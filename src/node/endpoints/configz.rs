@@ -10,6 +10,11 @@ use podwright_api::{Quantity, duration, quantity::Format};
 
 pub fn render(config: &Config) -> Value {
     let eviction: BTreeMap<&str, String> = config.eviction_hard.shown().collect();
+    let shutdown: Vec<Value> = config
+        .shutdown_grace_periods
+        .periods()
+        .map(|(priority, period)| json!({ "priority": priority, "shutdownGracePeriodSeconds": period.as_secs() }))
+        .collect();
     let log = LogSpec::new("");
     let log_size = Quantity::from_units(i64::try_from(log.max_bytes).unwrap_or(i64::MAX), Format::BinarySi);
     let (verification, allowlist) = config.verification.shown();
@@ -33,6 +38,7 @@ pub fn render(config: &Config) -> Value {
         ("podPidsLimit", Some(config.pod_pids_max.map_or(json!(-1), Value::from))),
         ("evictionHard", Some(json!(eviction))),
         ("evictionPressureTransitionPeriod", Some(json!(duration::go(storage::TRANSITION)))),
+        ("shutdownGracePeriodByPodPriority", (!config.shutdown_grace_periods.is_none()).then(|| json!(shutdown))),
         ("containerLogMaxSize", Some(json!(log_size.to_string()))),
         ("containerLogMaxFiles", Some(json!(log.max_files))),
         ("seccompDefault", Some(json!(true))),

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     counters::{
-        Counters,
+        Counters, ShutdownTimes,
         table::{PROBES, ROWS},
     },
     storage::Space,
@@ -41,6 +41,11 @@ pub fn render(facts: &Facts, counters: &Counters, version: &[(&'static str, Stri
             at: None,
         });
         out.metric("kubelet_running_containers", Kind::Gauge, "Number of containers, by their state", states);
+    }
+    let ShutdownTimes { start, end } = counters.shutdown();
+    for (which, at) in [("start", start), ("end", end)] {
+        let help = format!("Last graceful shutdown {which} time since unix epoch in seconds");
+        out.gauge(&format!("kubelet_graceful_shutdown_{which}_time_seconds"), &help, Some(at));
     }
     for row in ROWS {
         out.counted(row, &counters.read(row));

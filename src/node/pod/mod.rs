@@ -44,7 +44,7 @@ use crate::spec::PodExt;
 
 pub use crate::resize::progress::{Resize, ResizeProgress};
 pub use effect::{Effect, ProbeChange, ProbedContainer, Record, Work};
-pub use event::{ActionResult, PodEvent};
+pub use event::{ActionResult, Eviction, PodEvent};
 pub use intent::{Failure, Intent, Stop};
 pub use observed::{Attempt, Busy, Container, Exit, Image, Observed, Refresh, Sandbox, SandboxState, Unhealthy};
 pub use report::{Report, Standing, shares_conditions};

@@ -114,6 +114,11 @@ impl Report {
         self.deleted
     }
 
+    /// Nothing waits to be written, nor is being written.
+    pub fn is_complete(&self) -> bool {
+        self.writing.is_none() && self.held.is_none() && self.paused.is_none() && !self.deleting
+    }
+
     /// A mirror object was seen: its contents count as reported. For a new one nothing has been reported.
     pub fn shown_by(&mut self, mirror: Arc<Pod>) {
         match self.mirror.as_ref().filter(|old| old.metadata.uid == mirror.metadata.uid) {

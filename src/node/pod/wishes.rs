@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use super::{
     Turn,
     effect::{Effect, ProbeChange, Work},
+    event::Eviction,
     intent::{Intent, Stop},
     observed::{Busy, Refresh},
 };
@@ -15,13 +16,9 @@ use crate::{
     plan,
     resize::allocation::Allotment,
     spec::{self, PodExt},
-    storage::Eviction,
     unsupported,
     volumes::kinds::shows_pod,
 };
-
-/// The grace period of an evicted Pod in seconds: upstream's `immediateEvictionGracePeriodSeconds`.
-const EVICTION_GRACE: i64 = 1;
 
 /// The grace period in seconds of a Pod that is gone from the API: it was force-deleted, and has "a small grace period before being
 /// force killed" (<https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-termination-forced>). The value in its
@@ -124,16 +121,16 @@ impl Turn<'_> {
         }
     }
 
-    /// Ends the Pod at once because of its disk usage or the node's pressure. One that is ending gets no more time; one whose
+    /// Ends the Pod because of its disk usage, the node's pressure or the machine's shutdown. One that is ending gets no more time; one whose
     /// containers have exited frees its space by itself: it has succeeded, or failed for its own reasons.
-    pub(super) fn evict(&mut self, Eviction { failure, disruption, .. }: Eviction) {
-        let deadline = plan::after(self.now, EVICTION_GRACE);
+    pub(super) fn evict(&mut self, Eviction { grace, failure, disruption, .. }: Eviction) {
+        let deadline = plan::after(self.now, grace);
         let seen = &self.state.observed;
         let stop = match &self.state.intent {
             Intent::Stop(_) if self.pod().parts().iter().all(|part| seen.container(part.name()).is_still()) => return,
             Intent::Stop(stop) if stop.failure.as_ref().is_some_and(|told| told.reason == failure.reason) => return,
             Intent::Stop(stop) => Stop { deadline: stop.deadline.min(deadline), ..stop.clone() },
-            Intent::Run => Stop { deadline, grace: EVICTION_GRACE, failure: None, remove: false, disruption: false },
+            Intent::Run => Stop { deadline, grace, failure: None, remove: false, disruption: false },
         };
         self.warning(None, &failure.reason, failure.message.clone());
         // A Pod that failed before keeps its reason.

@@ -28,12 +28,18 @@ use std::{
 use futures::FutureExt;
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use tokio::{
-    sync::{mpsc, oneshot, watch},
+    sync::{mpsc, watch},
     task::JoinSet,
     time::Instant,
 };
 
-use super::{Shared, counters::table::EVICTIONS, pod::intent::Failure, spec::PodExt};
+use super::{
+    Shared,
+    counters::table::EVICTIONS,
+    orders::{self, Order},
+    pod::{event::Eviction, intent::Failure},
+    spec::PodExt,
+};
 pub use limits::{ContainerUsage, Usage};
 use measure_queue::{Gait, MeasureQueue, Outcome};
 use pressure::Shortage;
@@ -50,31 +56,14 @@ const GLANCE: Duration = Duration::from_secs(1);
 /// How long an evicted Pod may take to free its space before another one is evicted: kubelet's `podCleanupTimeout`. Others about to
 /// end have [`PERIOD`]: kubelet's checking interval.
 pub const CLEANUP: Duration = Duration::from_secs(30);
+/// The grace period of an evicted Pod in seconds: upstream's `immediateEvictionGracePeriodSeconds`.
+const EVICTION_GRACE: i64 = 1;
 /// A shortage that returns within this time counts as the same one.
 const GAP: Duration = PERIOD;
 /// Time for measuring Pods before one is evicted for the node; slower ones count as unknown.
 const HASTE: Duration = Duration::from_secs(5);
 /// How long a disk must have space before the node's condition clears: kubelet's `evictionPressureTransitionPeriod`.
 pub const TRANSITION: Duration = Duration::from_secs(300);
-
-/// A Pod must be evicted.
-#[derive(Clone, Debug)]
-pub struct Eviction {
-    pub uid: String,
-    pub failure: Failure,
-    /// Because of the node, not the Pod's behaviour: condition `DisruptionTarget`.
-    pub disruption: bool,
-}
-
-/// Requests to the owner of the Pods.
-#[derive(Debug)]
-pub enum Order {
-    /// Returns the Pods that have not ended.
-    Active(oneshot::Sender<Vec<Arc<Pod>>>),
-    /// Returns the uids of those that are [about to go](is_about_to_go) and have not been removed completely.
-    Leaving(oneshot::Sender<HashSet<String>>),
-    Evict(Eviction),
-}
 
 /// Whether the node is short of disk space: `DiskPressure`.
 pub type Pressure = watch::Sender<bool>;
@@ -98,13 +87,6 @@ pub async fn glance(shared: &Shared) {
     shared.pressure.send_replace(short);
 }
 
-async fn active(orders: &mpsc::UnboundedSender<Order>) -> Vec<Arc<Pod>> {
-    let (sender, receiver) = oneshot::channel();
-    orders.send(Order::Active(sender)).ok();
-    // Nothing responds any more when the agent ends.
-    receiver.await.unwrap_or_default()
-}
-
 /// Whether a Pod whose deadline is `at`, in milliseconds since the epoch, is about to free its space: it has no long grace left,
 /// and is not long overdue.
 pub fn is_about_to_go(at: i64, now: i64) -> bool {
@@ -114,16 +96,14 @@ pub fn is_about_to_go(at: i64, now: i64) -> bool {
 
 /// The uids of Pods that are about to go, or are gone with files still being removed.
 async fn leaving(shared: &Shared, orders: &mpsc::UnboundedSender<Order>) -> HashSet<String> {
-    let (sender, receiver) = oneshot::channel();
-    orders.send(Order::Leaving(sender)).ok();
-    let mut all = receiver.await.unwrap_or_default();
+    let mut all = orders::leaving(orders).await;
     all.extend(shared.executor.leaving().await);
     all
 }
 
 fn evict(orders: &mpsc::UnboundedSender<Order>, pod: &Pod, message: String, disruption: bool) {
     let failure = Failure { reason: "Evicted".to_owned(), message };
-    orders.send(Order::Evict(Eviction { uid: pod.uid().to_owned(), failure, disruption })).ok();
+    orders.send(Order::Evict(Eviction { uid: pod.uid().to_owned(), grace: EVICTION_GRACE, failure, disruption })).ok();
 }
 
 /// Measures each Pod periodically, and evicts those above their limits.
@@ -131,7 +111,7 @@ async fn hold_to_limits(shared: &Arc<Shared>, orders: &mpsc::UnboundedSender<Ord
     let mut queue = MeasureQueue::default();
     let mut looks: JoinSet<(String, Outcome)> = JoinSet::new();
     loop {
-        let mut pods = active(orders).await;
+        let mut pods = orders::active(orders).await;
         pods.retain(|pod| limits::is_limited(pod));
         let now = Instant::now();
         queue.expect(pods.iter().map(|pod| (pod.uid(), pod.namespace())), now);
@@ -275,7 +255,7 @@ impl Waiting {
 
     async fn has_reason(&self, shared: &Shared, orders: &mpsc::UnboundedSender<Order>) -> bool {
         let leaving = leaving(shared, orders).await;
-        let active = active(orders).await.iter().map(|pod| pod.uid().to_owned()).collect();
+        let active = orders::active(orders).await.iter().map(|pod| pod.uid().to_owned()).collect();
         self.is_worth(&active, &leaving, Instant::now())
     }
 
@@ -339,7 +319,7 @@ async fn make_room(
     before: &mut HashSet<String>,
     looks: &mut Looks,
 ) -> Option<String> {
-    let mut pods = active(orders).await;
+    let mut pods = orders::active(orders).await;
     before.retain(|uid| pods.iter().any(|pod| pod.uid() == uid));
     // Upstream's active Pods exclude them, too.
     pods.retain(|pod| !before.contains(pod.uid()));

@@ -11,11 +11,10 @@ use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
 use podwright::node::{
     executor::{ActionError, ExecutorError, Pulled, Reason, Started},
     hooks::HookError,
-    pod::{ActionResult, Busy, Effect, Intent, Observed, PodEvent, PodState, Work, next},
+    pod::{ActionResult, Busy, Effect, Eviction, Intent, Observed, PodEvent, PodState, Work, next},
     probes::{Kind, Verdict},
     resize::{Allocation, Allotment},
     status::Host,
-    storage::Eviction,
 };
 use rand::RngExt;
 use serde_json::{Value, json};
@@ -264,7 +263,7 @@ fn less_grace_reaches_a_stop_that_is_under_way() {
     story.at(3, bad);
     assert_eq!(story.begun(), ["stop a None"]);
     let failure = podwright::node::pod::Failure { reason: "Evicted".into(), message: "too much".into() };
-    story.at(4, PodEvent::Evict(Eviction { uid: "u1".into(), failure, disruption: true }));
+    story.at(4, PodEvent::Evict(Eviction { uid: "u1".into(), grace: 1, failure, disruption: true }));
     assert_eq!(story.begun(), ["shorten a to 5"]);
     assert!(story.state.intent.stop().is_some_and(|stop| stop.disruption && !stop.remove));
 }
@@ -302,7 +301,7 @@ fn a_pod_that_has_done_its_work_is_not_evicted() {
     story.done(3, ActionResult::SandboxStopped(Ok(())));
     assert_eq!(story.begun(), ["ReleaseVolumes"]);
     let failure = podwright::node::pod::Failure { reason: "Evicted".into(), message: "too much".into() };
-    story.at(4, PodEvent::Evict(Eviction { uid: "u1".into(), failure, disruption: true }));
+    story.at(4, PodEvent::Evict(Eviction { uid: "u1".into(), grace: 1, failure, disruption: true }));
     assert_eq!(story.events(), [""; 0]);
     assert!(story.state.intent.stop().is_some_and(|stop| stop.failure.is_none()));
 }
@@ -315,7 +314,7 @@ fn an_eviction_behind_an_end_comes_too_late() {
     let exit = world::exit(0, at(3));
     story.state = next(story.state.clone(), PodEvent::Exited { container: "a".into(), id: "x0".into(), exit }, at(3)).0;
     let failure = podwright::node::pod::Failure { reason: "Evicted".into(), message: "too much".into() };
-    story.at(3, PodEvent::Evict(Eviction { uid: "u1".into(), failure, disruption: true }));
+    story.at(3, PodEvent::Evict(Eviction { uid: "u1".into(), grace: 1, failure, disruption: true }));
     assert_eq!(story.events(), [""; 0]);
     assert!(story.state.intent.stop().is_some_and(|stop| stop.failure.is_none()));
 }

@@ -20,13 +20,12 @@ use podwright::{
         executor::{ActionError, ExecutorError, Pulled, Reason, Resized, Running, Started},
         hooks::HookError,
         plan,
-        pod::{ActionResult, Effect, Exit, Failure, Intent, Observed, PodEvent, PodState, Work, next},
+        pod::{ActionResult, Effect, Eviction, Exit, Failure, Intent, Observed, PodEvent, PodState, Work, next},
         probes::{Kind, Verdict},
         resize::{Allocation, Allotment},
         spec::PodExt,
         status::Host,
-        storage::Eviction,
-    },
+        },
 };
 use rand::{RngExt, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use serde_json::{Value, json};

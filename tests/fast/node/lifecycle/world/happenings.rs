@@ -56,7 +56,7 @@ impl World {
             20 if self.chance(20) => {
                 let failure = Failure { reason: "Evicted".into(), message: "too much".into() };
                 let disruption = self.chance(2);
-                self.take(PodEvent::Evict(Eviction { uid: "u1".into(), failure, disruption }));
+                self.take(PodEvent::Evict(Eviction { uid: "u1".into(), grace: 1, failure, disruption }));
             }
             21 if self.chance(20) => self.is_deleted(),
             22 if self.chance(4) => self.clock_is_set(),
