@@ -57,7 +57,7 @@ pub struct NetworkConfig {
     /// How other nodes' Pods are reached.
     pub overlay: OverlayConfig,
     /// Plugins that make Pods' interfaces and addresses, in place of this crate.
-    pub cni: Option<CniConfig>,
+    pub cni: CniConfig,
 }
 
 /// A Pod's network.
@@ -153,7 +153,9 @@ impl Network {
         if make {
             ipam.learn(links.routed()?)?;
         }
-        let cni = config.cni.clone().map(|of| Cni::open(of, &config.folder.join("cni"), netns.fd())).transpose()?;
+        let folder = config.folder.join("cni");
+        let has_cni = config.cni.conf_dir.is_some() || Cni::was_used(&folder);
+        let cni = has_cni.then(|| Cni::open(config.cni.clone(), &folder, netns.fd())).transpose()?;
         if let Some(cni) = &cni {
             ipam.learn(cni.addresses()?)?;
         }
@@ -230,7 +232,7 @@ impl Network {
     ) -> Result<PodNetwork> {
         let (inner, owner, request, journal) = (self.0.clone(), owner.to_owned(), request.clone(), journal.clone());
         blocking(move || {
-            if let Some(cni) = &inner.cni {
+            if let Some(cni) = inner.cni.as_ref().filter(|_| inner.config.cni.conf_dir.is_some()) {
                 let addresses = cni.add(&owner, pod.as_fd(), &request, &journal)?;
                 lock(&inner.ipam).assign(&owner, &addresses)?;
                 return Ok(PodNetwork { addresses, link: None });
@@ -327,7 +329,7 @@ impl Network {
 
     /// Whether plugins make Pods' interfaces.
     pub fn has_plugins(&self) -> bool {
-        self.0.cni.is_some()
+        self.0.config.cni.conf_dir.is_some()
     }
 
     /// Whether plugins map the node's ports to Pods.

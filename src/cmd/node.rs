@@ -10,6 +10,7 @@ use std::{
 
 use anyhow::Context;
 use ipnet::IpNet;
+use podwright_net::cni::CniConfig;
 use podwright_net::overlay::{self, OverlayConfig, Transport};
 use podwright_net::{Network, NetworkConfig, NodeNetns, dns};
 use podwright_runtime::{JournalWriter, Runtime, image::ImageStore, sys::shared};
@@ -66,6 +67,13 @@ pub struct NodeArgs {
     /// UDP port of VXLAN, the same on all nodes
     #[arg(long, value_name = "PORT", default_value_t = overlay::PORT, value_parser = clap::value_parser!(u16).range(1..))]
     pub vxlan_port: u16,
+    /// Have CNI plugins make Pods' interfaces and addresses: the directory of network configuration lists, of which the first one by
+    /// name counts, as /etc/cni/net.d
+    #[arg(long, value_name = "DIR")]
+    pub cni_conf_dir: Option<PathBuf>,
+    /// The directories of CNI plugins
+    #[arg(long, value_delimiter = ',', value_name = "DIR", default_value = "/opt/cni/bin,/usr/lib/cni")]
+    pub cni_bin_dir: Vec<PathBuf>,
     /// IP addresses of the node, at most one per family; with --netns, of its links [default: those of the default routes, or with
     /// --netns the first ones of its links]
     #[arg(long, value_delimiter = ',', value_name = "IP")]
@@ -131,10 +139,13 @@ pub struct NodeArgs {
 }
 
 impl NodeArgs {
-    /// Refuses a directory of static Pod manifests that others may write: a Pod may be root.
+    /// Refuses directories of static Pod manifests, networks or plugins that others may write: what is in them runs as root.
     pub fn check_files(&self) -> anyhow::Result<()> {
-        let folder = self.pod_manifests.as_deref().filter(|folder| folder.exists());
-        folder.map_or(Ok(()), |folder| private::named("--pod-manifests", folder, Owner::here()))
+        let plugins = self.cni_bin_dir.iter().filter(|_| self.cni_conf_dir.is_some()).map(|dir| ("--cni-bin-dir", dir));
+        let networks = self.cni_conf_dir.iter().map(|dir| ("--cni-conf-dir", dir));
+        let manifests = self.pod_manifests.iter().map(|dir| ("--pod-manifests", dir));
+        let all = manifests.chain(networks).chain(plugins).filter(|(_, folder)| folder.exists());
+        all.into_iter().try_for_each(|(flag, folder)| private::named(flag, folder, Owner::here()))
     }
 
     /// Refuses addresses that are no machine's, as kubelet does.
@@ -171,6 +182,7 @@ impl NodeArgs {
             dns,
             conntrack_max: self.conntrack_max,
             overlay: self.overlay(),
+            cni: CniConfig { conf_dir: self.cni_conf_dir.clone(), bin_dirs: self.cni_bin_dir.clone() },
         }
     }
 
@@ -319,6 +331,7 @@ impl Node {
             service_ranges: service_ranges.to_vec(),
             dns: cluster_dns.clone(),
             api: relay.iter().flat_map(|relay| relay.addresses()).copied().collect(),
+            host_ports_elsewhere: network.plugins_map_ports(),
             servers,
         };
         let pods = pods_of(&client, &name);

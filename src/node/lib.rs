@@ -41,6 +41,7 @@ mod labels;
 pub mod logs;
 mod machine;
 mod mounts;
+mod network_plugins;
 pub mod objects;
 mod orders;
 mod panics;
@@ -276,6 +277,7 @@ impl Agent {
         tokio::spawn(async move { stop.run_until_cancelled(looking.users.look_on()).await });
         let (pressure, shutting_down) = (storage::Pressure::default(), shutdown::ShuttingDown::default());
         let (conflicts, conflicting_tables) = watch::channel(None);
+        let (plugins, no_network) = watch::channel(network.has_plugins().then(|| "cni plugin not initialized".to_owned()));
         let node = register::Registration::new(
             client.clone(),
             env.clone(),
@@ -283,7 +285,7 @@ impl Agent {
             host.clone(),
             &protections,
             Some(local),
-            register::Signals { pressure: pressure.subscribe(), shutting_down: shutting_down.subscribe(), conflicting_tables },
+            register::Signals { pressure: pressure.subscribe(), shutting_down: shutting_down.subscribe(), no_network, conflicting_tables },
         );
         let nodes = Informer::<Node>::builder(client.clone()).fields(format!("metadata.name={}", config.name)).start();
         let residents = Arc::<Residents>::default();
@@ -305,6 +307,7 @@ impl Agent {
         };
 
         let run = async {
+            tokio::spawn(shutdown.clone().run_until_cancelled_owned(network_plugins::watch(network.clone(), plugins)));
             node.register().await;
             tokio::spawn(sessions.serve(shutdown.clone()));
             let ranges = register::pod_ranges(&nodes).await;
@@ -400,7 +403,7 @@ impl Agent {
             host.clone(),
             &protections,
             None,
-            register::Signals { pressure: pressure.subscribe(), shutting_down: shutting_down.subscribe(), conflicting_tables: watch::channel(None).1 },
+            register::Signals { pressure: pressure.subscribe(), shutting_down: shutting_down.subscribe(), no_network: watch::channel(None).1, conflicting_tables: watch::channel(None).1 },
         );
         let nodes = Informer::<Node>::builder(client.clone()).fields(format!("metadata.name={}", config.name)).start();
         let run = async {

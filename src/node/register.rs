@@ -74,6 +74,8 @@ pub struct Signals {
     pub pressure: watch::Receiver<bool>,
     /// Whether the machine is shutting down.
     pub shutting_down: watch::Receiver<bool>,
+    /// Why Pods cannot be attached to the network, if they cannot.
+    pub no_network: watch::Receiver<Option<String>>,
     /// Other programs' tables that drop Pods' traffic.
     pub conflicting_tables: watch::Receiver<Found>,
 }
@@ -234,18 +236,25 @@ impl Registration {
         }
     }
 
+    /// Status, reason and message of the condition `Ready`.
+    fn readiness(&self) -> (&'static str, &'static str, String) {
+        let not_ready = |message: String| ("False", "KubeletNotReady", message);
+        let no_network = |why: &str| not_ready(format!("container runtime network not ready: {why}"));
+        match (&*self.signals.no_network.borrow(), self.ready.load(Ordering::Relaxed)) {
+            _ if *self.signals.shutting_down.borrow() => not_ready("node is shutting down".to_owned()),
+            (Some(why), _) => no_network(&format!(
+                "NetworkReady=false reason:NetworkPluginNotReady message:Network plugin returns error: {why}"
+            )),
+            (None, false) => no_network("no podCIDR assigned yet"),
+            (None, true) => ("True", "KubeletReady", "kubelet is posting ready status".to_owned()),
+        }
+    }
+
     fn conditions(&self, old: &Node) -> Vec<NodeCondition> {
         let now = Time(self.env.now());
         let known: Vec<NodeCondition> = old.status.as_ref().and_then(|s| s.conditions.clone()).unwrap_or_default();
-        let ready = match self.ready.load(Ordering::Relaxed) {
-            _ if *self.signals.shutting_down.borrow() => {
-                ("Ready", "False", "KubeletNotReady", "node is shutting down")
-            }
-            true => ("Ready", "True", "KubeletReady", "kubelet is posting ready status"),
-            false => {
-                ("Ready", "False", "KubeletNotReady", "container runtime network not ready: no podCIDR assigned yet")
-            }
-        };
+        let ready = self.readiness();
+        let ready = ("Ready", ready.0, ready.1, ready.2.as_str());
         let own = [
             ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
             match *self.signals.pressure.borrow() {
@@ -279,7 +288,7 @@ impl Registration {
         let mut ticks = tokio::time::interval(HEARTBEAT);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut since_report = Duration::ZERO;
-        let Signals { mut pressure, mut shutting_down, mut conflicting_tables } = self.signals.clone();
+        let Signals { mut pressure, mut shutting_down, mut no_network, mut conflicting_tables } = self.signals.clone();
         let mut changes = nodes.subscribe();
         let mut repairs = Repairs::default();
         // The difference, and when it may be repaired.
@@ -290,6 +299,7 @@ impl Registration {
                 // With this heartbeat, not with one of the next thirty.
                 Ok(()) = pressure.changed() => since_report = REPORT,
                 Ok(()) = shutting_down.changed() => since_report = REPORT,
+                Ok(()) = no_network.changed() => since_report = REPORT,
                 Ok(()) = conflicting_tables.changed() => since_report = REPORT,
                 Some(_) = changes.recv() => {
                     while changes.try_recv().is_ok() {}

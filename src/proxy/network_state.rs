@@ -70,6 +70,9 @@ impl Compiler {
                 self.state.set(&Owner::Pod(key).to_string(), Wanted::default(), &mut changes);
                 continue;
             };
+            if self.config.host_ports_elsewhere {
+                continue;
+            }
             let unserved = unserved(&pod, self.state.facts(), &self.own_addresses(objects), &self.config.dns);
             let owner = Owner::Pod(key);
             notices.extend(unserved.into_iter().map(|message| Notice::host_port(owner.clone(), message)));

@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use podwright_net::cni::CniConfig;
 use podwright_net::overlay::OverlayConfig;
 use podwright_net::{Network, NetworkConfig, links, netlink};
 
@@ -44,6 +45,7 @@ impl Given {
             dns: vec!["10.96.0.10".parse().unwrap()],
             conntrack_max: None,
             overlay: OverlayConfig::default(),
+            cni: CniConfig::default(),
         }
     }
 }

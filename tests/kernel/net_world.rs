@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use podwright_journal::JournalWriter;
 use podwright_net::dataplane::{Backends, Empty, NodeFacts, Protocol, Service, ServicePort};
+use podwright_net::cni::CniConfig;
 use podwright_net::overlay::OverlayConfig;
 use podwright_net::{Family, IpNet, Network, NetworkConfig, NodeNetns, netlink};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
@@ -90,6 +91,7 @@ impl Node {
             dns: vec!["10.96.0.10".parse().unwrap()],
             conntrack_max: None,
             overlay,
+            cni: CniConfig::default(),
         };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let network = runtime.block_on(Network::up(config)).unwrap();

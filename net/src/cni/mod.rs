@@ -62,10 +62,11 @@ impl From<crate::Error> for CniError {
 }
 
 /// Where networks and plugins are.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CniConfig {
-    /// The folder of network configuration lists; the first one by name counts.
-    pub conf_dir: PathBuf,
+    /// The folder of network configuration lists; the first one by name counts. None: nothing is attached by plugins, they only take
+    /// back.
+    pub conf_dir: Option<PathBuf>,
     /// The folders of plugins, as `CNI_PATH`.
     pub bin_dirs: Vec<PathBuf>,
 }
@@ -88,6 +89,11 @@ pub struct Cni {
 }
 
 impl Cni {
+    /// Whether something has been attached by plugins that keep their state in `folder`.
+    pub fn was_used(folder: &Path) -> bool {
+        folder.exists()
+    }
+
     /// For plugins that run in the network namespace `node`; what is attached is kept in `folder`.
     ///
     /// # Errors
@@ -108,7 +114,8 @@ impl Cni {
     ///
     /// There is none, or it is not valid.
     pub fn network(&self) -> Result<NetworkList, CniError> {
-        NetworkList::first(&self.config.conf_dir)
+        let none = || CniError::NoNetwork("no folder".to_owned());
+        NetworkList::first(self.config.conf_dir.as_deref().ok_or_else(none)?)
     }
 
     /// Whether a Pod can be attached: `STATUS` of all plugins, where they know it.

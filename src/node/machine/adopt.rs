@@ -95,6 +95,12 @@ async fn look_after_link(machine: &Machine, pod: &Pod, sandbox: &str) {
     }
     // Without a ready sandbox there is no namespace with a link.
     let Ok(netns) = machine.runtime.netns(sandbox).await else { return };
+    if machine.network.has_plugins() {
+        if let Err(error) = machine.network.check_attachment(pod.uid(), &machine.journal(pod)).await {
+            tracing::warn!(%error, sandbox, "a Pod's attachment to its network is not as it should be");
+        }
+        return;
+    }
     if let Err(error) = machine.network.adopt(pod.uid(), netns, &machine.journal(pod).at("spec.hostNetwork")) {
         tracing::warn!(%error, sandbox, "failed to watch the link of a Pod");
     }

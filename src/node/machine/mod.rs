@@ -248,7 +248,9 @@ impl Executor for Machine {
         }
         let netns = self.runtime.netns(&id).await.map_err(sandbox_error)?;
         let journal = journal.at("spec.hostNetwork");
-        let network = self.network.attach(pod.uid(), netns, &journal).await.map_err(sandbox_error)?;
+        let request = translate::network::request(pod, &id).map_err(sandbox_error)?;
+        let network = self.network.attach_asking(pod.uid(), netns, &request, &journal);
+        let network = network.await.map_err(sandbox_error)?;
         self.follow(pod);
         self.gate.admit(pod).await.map_err(sandbox_error)?;
         Ok(network.addresses)

@@ -3,6 +3,7 @@
 pub mod env;
 pub mod expand;
 pub mod files;
+pub mod network;
 mod security;
 
 use std::{
