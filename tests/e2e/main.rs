@@ -36,6 +36,7 @@ mod main_path;
 mod memory;
 mod metrics;
 mod names;
+mod network_plugins;
 mod network_policies;
 mod node;
 mod node_loss;
