@@ -25,7 +25,7 @@ use super::profiles::Profiles;
 use super::requests::RequestArgs;
 use super::store::StoreArgs;
 use crate::{
-    api::{self, Env, yaml},
+    api::{Env, yaml},
     client::{
         self, Client, Informers,
         elector::{Election, Times},

@@ -11,7 +11,7 @@ use std::{
 
 use nix::fcntl::OFlag;
 use tokio::runtime::Runtime;
-use zbus::{connection, object_server::SignalEmitter, zvariant};
+use zbus::{connection, object_server::SignalEmitter};
 
 use crate::support::{TestNode, contains, eventually};
 
@@ -30,7 +30,7 @@ type Locks = Arc<Mutex<Vec<(String, File)>>>;
 
 #[zbus::interface(name = "org.freedesktop.login1.Manager")]
 impl Logind {
-    fn inhibit(&self, what: &str, who: &str, _why: &str, mode: &str) -> zvariant::OwnedFd {
+    fn inhibit(&self, what: &str, who: &str, _why: &str, mode: &str) -> zbus::OwnedFd {
         let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).unwrap();
         self.locks.lock().unwrap().push((format!("{what} {who} {mode}"), read.into()));
         OwnedFd::from(write).into()
@@ -80,7 +80,7 @@ impl Bus {
         let connected = eventually("the bus answers", TIMEOUT, || {
             let logind = Logind { longest_delay, shutting_down: false, locks: bus.locks.clone() };
             let connecting = async {
-                let builder = connection::Builder::address(bus.address().as_str())?;
+                let builder = connection::Builder::address(bus.address().as_str());
                 builder.name("org.freedesktop.login1")?.serve_at(PATH, logind)?.build().await
             };
             bus.runtime.block_on(connecting).map_err(|error| error.to_string())

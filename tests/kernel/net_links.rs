@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use nix::sys::socket::{setsockopt, sockopt};
 use podwright_journal::JournalWriter;
+use podwright_net::cni::CniConfig;
 use podwright_net::overlay::OverlayConfig;
 use podwright_net::{Network, NetworkConfig, links, netlink};
 
@@ -289,6 +290,7 @@ fn the_address_of_dns_is_not_the_nodes_own() {
         dns: vec![own],
         conntrack_max: None,
         overlay: OverlayConfig::default(),
+        cni: CniConfig::default(),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let refused = runtime.block_on(Network::up(config)).err().map(|error| error.to_string());
@@ -311,6 +313,7 @@ fn what_was_put_on_loopback_goes_whoever_removes_the_node() {
         dns: vec![dns.parse().unwrap()],
         conntrack_max: None,
         overlay: OverlayConfig::default(),
+        cni: CniConfig::default(),
     };
     let look = || {
         let all = ["ip address show dev lo", "ip route", "ip -6 route show dev lo"].map(|line| {

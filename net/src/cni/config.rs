@@ -67,7 +67,7 @@ impl NetworkList {
     /// From a list, or from the configuration of a single plugin.
     fn parse(value: Value) -> Result<NetworkList, String> {
         let Value::Object(mut all) = value else { return Err("not a JSON object".to_owned()) };
-        let name = text(&all, "name").filter(|name| is_name(name)).ok_or("name: must be a valid network name")?;
+        let name = text(&all, "name").filter(|name| is_name(name)).ok_or("name: must be a valid network name")?.to_owned();
         let version = version(&all)?;
         let is_set = |field: &str| match all.get(field) {
             None => Ok(false),

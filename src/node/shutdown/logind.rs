@@ -6,7 +6,7 @@ use std::{io, path::Path, time::Duration};
 
 use futures::StreamExt;
 use podwright_api::duration;
-use zbus::{Connection, zvariant::OwnedFd};
+use zbus::{Connection, OwnedFd};
 
 /// Where logind's configuration is extended until the next boot: logind.conf(5).
 const DROP_IN: &str = "/run/systemd/logind.conf.d/99-podwright.conf";
@@ -36,8 +36,7 @@ pub enum LogindError {
 #[zbus::proxy(
     interface = "org.freedesktop.login1.Manager",
     default_service = "org.freedesktop.login1",
-    default_path = "/org/freedesktop/login1",
-    gen_blocking = false
+    default_path = "/org/freedesktop/login1"
 )]
 trait Manager {
     fn inhibit(&self, what: &str, who: &str, why: &str, mode: &str) -> zbus::Result<OwnedFd>;
@@ -55,8 +54,7 @@ trait Manager {
 #[zbus::proxy(
     interface = "org.freedesktop.systemd1.Manager",
     default_service = "org.freedesktop.systemd1",
-    default_path = "/org/freedesktop/systemd1",
-    gen_blocking = false
+    default_path = "/org/freedesktop/systemd1"
 )]
 trait Systemd {
     fn kill_unit(&self, name: &str, whom: &str, signal: i32) -> zbus::Result<()>;
