@@ -367,7 +367,7 @@ impl Driver {
         match self.call(of, request).await {
             Ok(response) => Ok(answer(&response)),
             // A missing resource says nothing about another server's, or one that existed a moment ago.
-            Err(status) if status.is_not_found() && (names_it(&status) || !is_others(resource)) => Ok(None),
+            Err(status) if status.is_not_found() && (names_it(&status) || !elsewhere::is_others(resource)) => Ok(None),
             Err(status) => Err(status),
         }
     }
@@ -412,11 +412,6 @@ fn makes_pod(request: &Request) -> bool {
 /// An object's metadata, as far as it can be parsed.
 fn metadata(object: &Object) -> ObjectMeta {
     ObjectMeta::deserialize(&object.0["metadata"]).unwrap_or_default()
-}
-
-/// Whether a resource's name is that of another server's: `things.ext.example.com/v1`.
-fn is_others(resource: &str) -> bool {
-    resource.split_once('/').is_some_and(|(_, version)| !version.is_empty())
 }
 
 /// Whether it reports that an object was not found.

@@ -14,7 +14,7 @@ use super::{
     Context, MetadataInformers, Plan, Row, World, Writes,
     coordinates::Coordinates,
     meta,
-    metadata_informers::{Item, MetadataInformer},
+    metadata_informers::{Item, MetadataInformer, elsewhere::is_others},
     queue::Queue,
     write::{Guard, Note, Write},
 };
@@ -253,10 +253,17 @@ fn blocks(object: &Partial) -> bool {
     owners(object).iter().any(|owner| owner.block_owner_deletion == Some(true))
 }
 
+/// Whether an object is the cluster's, and served here: what other servers serve does not hold up its deletion, for nobody has checked
+/// whose deletion its writers may block.
+fn is_of_cluster(item: &Item, itself: &Coordinates) -> bool {
+    itself.namespace.is_none() && !is_others(&item.resource)
+}
+
 /// A foreground deletion ends when no dependent blocks it any more.
 fn wait(item: &Item, itself: &Coordinates, dependents: &[Item], all: Vec<Guard>) -> Plan {
     let mut plan = Plan::default();
-    if !dependents.iter().any(|dependent| itself.waits_for(&dependent.object.metadata)) {
+    let may_block = |dependent: &Item| !(is_of_cluster(item, itself) && is_others(&dependent.resource));
+    if !dependents.iter().any(|dependent| may_block(dependent) && itself.waits_for(&dependent.object.metadata)) {
         plan.then(vec![drop_finalizer(item, FOREGROUND, all)]);
     }
     plan

@@ -10,6 +10,11 @@ use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 
 use podwright_api::{discovered::Version, kinds};
 
+/// Whether a resource's name is that of another server's: `things.ext.example.com/v1`.
+pub fn is_others(resource: &str) -> bool {
+    resource.split_once('/').is_some_and(|(_, version)| !version.is_empty())
+}
+
 /// The remote group versions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Elsewhere {

@@ -1,4 +1,4 @@
-//! OwnerReferencesPermissionEnforcement: whose deletion a namespaced object may block.
+//! OwnerReferencesPermissionEnforcement: whose deletion an object may block.
 //!
 //! An object that is deleted in the foreground waits for its dependents with `blockOwnerDeletion`. Upstream's plugin, which is off
 //! by default, requires for all of them that the writer may set the owner's finalizers, which has the same effect. Here it is on,
@@ -13,7 +13,7 @@ use crate::authorize::attributes::Attributes;
 use podwright_api::{Object, Status};
 
 pub(super) fn concerns(review: &Review<'_>) -> bool {
-    matches!(review.operation, Operation::Create | Operation::Update) && review.call.kind.namespaced
+    matches!(review.operation, Operation::Create | Operation::Update)
 }
 
 /// Refuses new blocking references to owners whose deletion the writer may not block.

@@ -92,6 +92,22 @@ fn what_is_waited_for_waits_for_its_own_dependents() {
     assert_eq!(plan.writes().next().unwrap().request.options.propagation_policy.as_deref(), Some("Foreground"));
 }
 
+/// What other servers serve has passed no check of whose deletion it may block.
+#[test]
+fn what_is_the_clusters_waits_for_nothing_of_other_servers() {
+    let owner = item("o", deleting("foregroundDeletion"));
+    let mut of_cluster = deleting("foregroundDeletion");
+    of_cluster["namespace"] = Value::Null;
+    let of_cluster = item("o", of_cluster);
+    let here = item("p", owned_by(&["o"]));
+    let there = Item { resource: "things.ext.example.com/v1".into(), ..here.clone() };
+    let ends = |owner: &Item, dependent: &Item| plan(owner, &[], &[dependent.clone()], vec![]).writes().count() == 1;
+    assert!(!ends(&owner, &here) && !ends(&owner, &there), "within a namespace all of them count");
+    assert!(!ends(&of_cluster, &here) && ends(&of_cluster, &there));
+    let served_there = Item { resource: "others.ext.example.com/v1".into(), ..of_cluster };
+    assert!(!ends(&served_there, &there), "what both are its server's is its matter");
+}
+
 #[test]
 fn a_circle_that_waits_for_itself_is_opened() {
     let policy = |plan: &Plan| plan.writes().next().unwrap().request.options.propagation_policy.clone();

@@ -472,3 +472,28 @@ async fn a_node_keeps_its_own_lease_and_csi_node() {
     }
     let _: Object = api.get("csinodes", "n1").await.unwrap();
 }
+
+/// Who may write an Event reads it, too.
+#[tokio::test]
+async fn a_node_writes_events_of_its_own_alone() {
+    let api = cluster().await;
+    let event = |name: &str, host: &str, instance: &str| {
+        json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": name}, "source": {"component": "kubelet", "host": host},
+            "reportingComponent": "kubelet", "reportingInstance": instance,
+            "involvedObject": {"apiVersion": "v1", "kind": "Pod", "namespace": "default", "name": "mine"}})
+    };
+    let why = "node \"n1\" can only write events that it reports itself";
+    api.create("events", event("others", "n2", "n2")).await.unwrap();
+    for (verb, name, body, why) in [
+        (Verb::Create, "", event("a", "n1", ""), ""),
+        (Verb::Create, "", event("b", "", "n1"), ""),
+        (Verb::Create, "", event("c", "n2", ""), why),
+        (Verb::Create, "", event("d", "", ""), why),
+        (Verb::Patch, "a", json!({"message": "again"}), ""),
+        (Verb::Patch, "a", json!({"source": {"host": "n2"}, "reportingInstance": "n2"}), why),
+        (Verb::Patch, "others", json!({}), why),
+        (Verb::Patch, "others", json!({"source": {"host": "n1"}}), why),
+    ] {
+        judge(&format!("{verb:?} {name} {body}"), ask(&api, verb, "events", name, "", body.clone()).await, why);
+    }
+}

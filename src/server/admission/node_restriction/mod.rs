@@ -60,6 +60,7 @@ pub(super) fn validate(review: &Review<'_>, object: &Object) -> Result<(), Statu
             refuse("can only access CSINode with the same name as the requesting node".into())
         }
         ("resource.k8s.io", "ResourceSlice", _) => slice(review, node, object),
+        ("" | "events.k8s.io", "Event", _) => event(review, node, object),
         _ => Ok(()),
     }
 }
@@ -133,6 +134,18 @@ fn volume(review: &Review<'_>, node: &str, new: &Object) -> Result<(), Status> {
     match same(&without(new, None), &without(old, Some(local::FINALIZER))) {
         true => Ok(()),
         false => refuse(&format!("is not allowed to change anything but the finalizer {}", local::FINALIZER)),
+    }
+}
+
+/// A node makes Events as itself, and changes its own: whoever may write one reads it, too. (Upstream lets it write all.)
+fn event(review: &Review<'_>, node: &str, object: &Object) -> Result<(), Status> {
+    let said_by = |event: &Object| {
+        let of_old = ["source", "deprecatedSource"].iter().map(|source| &event.0[*source]["host"]);
+        of_old.chain([&event.0["reportingInstance"]]).any(|host| host == node)
+    };
+    match said_by(object) && review.old.is_none_or(said_by) {
+        true => Ok(()),
+        false => Err(review.forbidden(object, format!("node {node:?} can only write events that it reports itself"))),
     }
 }
 

@@ -65,3 +65,34 @@ async fn a_tenant_holds_up_no_deletion_of_what_is_the_clusters() {
     api.create(&format!("clusterrolebindings.{rbac}"), bound("ClusterRoleBinding", "holders")).await.unwrap();
     write(&api, Verb::Create, by_class("e", true)).await.unwrap();
 }
+
+/// Nor does who may make objects that are in no namespace, such as requests for certificates.
+#[tokio::test]
+async fn nor_does_what_is_in_no_namespace_itself() {
+    let api = Api::new().await;
+    let rbac = "rbac.authorization.k8s.io";
+    let rules = json!([{"apiGroups": ["scheduling.k8s.io"], "resources": ["priorityclasses"], "verbs": ["create"]}]);
+    let role = json!({"apiVersion": format!("{rbac}/v1"), "kind": "ClusterRole", "metadata": {"name": "makers"}, "rules": rules});
+    api.create(&format!("clusterroles.{rbac}"), role).await.unwrap();
+    let bound = json!({"apiVersion": format!("{rbac}/v1"), "kind": "ClusterRoleBinding", "metadata": {"name": "makers"},
+        "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": "makers"},
+        "subjects": [{"apiGroup": rbac, "kind": "User", "name": "ann"}]});
+    api.create(&format!("clusterrolebindings.{rbac}"), bound).await.unwrap();
+    let class = |name: &str, owners: Value| {
+        json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 5,
+            "metadata": {"name": name, "ownerReferences": owners}})
+    };
+    let owner = api.create("priorityclasses.scheduling.k8s.io", class("c", json!([]))).await.unwrap();
+    let owned = |blocks: bool| {
+        json!([{"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "name": "c", "uid": owner.uid(), "blockOwnerDeletion": blocks}])
+    };
+    let ask = async |name: &str, blocks: bool| {
+        let user = User::new("ann", ["system:authenticated"]);
+        let body = Some(class(name, owned(blocks)));
+        let asked = request(Verb::Create, "priorityclasses.scheduling.k8s.io", "", body, Options::default());
+        api.0.handle(Request { user, namespace: None, ..asked }).await.map(drop)
+    };
+    let refused = ask("d", true).await.unwrap_err();
+    assert!(refused.code == 403 && refused.message.contains("cannot set blockOwnerDeletion"), "{refused}");
+    ask("d", false).await.unwrap();
+}
