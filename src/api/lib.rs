@@ -35,6 +35,7 @@ pub mod patch;
 pub mod pattern;
 pub mod persistent_volume;
 pub mod pod;
+pub mod pod_identity;
 pub mod pod_references;
 pub mod pod_resources;
 pub mod pod_totals;

@@ -62,7 +62,7 @@ use compile::{Compiled, compile};
 use conntrack::Stale;
 use difference::Difference;
 use elements::{Batch, ElementKey, Map, Value};
-use ids::Ids;
+use ids::{Ids, PartIds};
 use policy::Policies;
 
 /// The tables of one node. Its methods block on the kernel: call them off the runtime's threads.
@@ -72,6 +72,7 @@ pub struct Dataplane {
     families: Vec<Family>,
     facts: NodeFacts,
     ids: Ids,
+    part_ids: PartIds,
     services: HashMap<String, Compiled>,
     claims: Claims,
     chains: Chains,
@@ -112,6 +113,7 @@ impl Dataplane {
             families: families.to_vec(),
             facts: NodeFacts::default(),
             ids: Ids::default(),
+            part_ids: PartIds::default(),
             services: HashMap::new(),
             claims: Claims::default(),
             chains: Chains::default(),

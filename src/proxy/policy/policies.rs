@@ -57,7 +57,8 @@ pub struct Policies {
     node: String,
     policies: BTreeMap<Key, Known>,
     locals: BTreeMap<String, Local>,
-    pods: BTreeMap<Key, Arc<PodView>>,
+    /// Pods of other nodes.
+    peers: BTreeMap<Key, Arc<PodView>>,
     /// The ranges of each node's Pods.
     nodes: HashMap<String, Vec<IpNet>>,
     groups: Groups,
@@ -86,10 +87,7 @@ impl Policies {
         policies
     }
 
-    /// How many policies there are.
-    pub fn len(&self) -> usize {
-        self.policies.len()
-    }
+    /// Whether there are no policies.
     pub fn is_empty(&self) -> bool {
         self.policies.is_empty()
     }
@@ -126,11 +124,12 @@ impl Policies {
         self.groups.set_namespace(name, labels);
     }
 
-    /// A Pod of any node.
-    pub fn set_pod(&mut self, key: &Key, pod: Option<Arc<PodView>>) {
-        match pod {
-            Some(pod) => drop(self.pods.insert(key.clone(), pod)),
-            None => drop(self.pods.remove(key)),
+    /// A Pod of any node, as the API tells of it: those of this node are its [`Policies::set_locals`], whatever is told.
+    pub fn set_peer(&mut self, key: &Key, pod: Option<Arc<PodView>>) {
+        match pod.filter(|pod| pod.node != self.node) {
+            Some(pod) => drop(self.peers.insert(key.clone(), pod)),
+            None if self.peers.remove(key).is_none() => return,
+            None => {}
         }
         self.place(key);
     }
@@ -142,7 +141,7 @@ impl Policies {
         }
         let is_other = |node: &str| nodes.get(node) != self.nodes.get(node);
         let moved: Vec<Key> =
-            self.pods.iter().filter(|(_, pod)| is_other(&pod.node)).map(|(key, _)| key.clone()).collect();
+            self.peers.iter().filter(|(_, pod)| is_other(&pod.node)).map(|(key, _)| key.clone()).collect();
         self.nodes = nodes;
         moved.iter().for_each(|key| self.place(key));
     }
@@ -153,17 +152,31 @@ impl Policies {
             return;
         }
         let before = std::mem::replace(&mut self.locals, locals);
-        let of = |local: &Local| local.pod.as_ref().map(|pod| Key::new(pod.namespace(), pod.name()));
-        let other = |(uid, local): &(&String, &Local)| before.get(*uid) != Some(*local);
-        let gone = before.iter().filter(|(uid, _)| !self.locals.contains_key(*uid));
-        let moved = self.locals.iter().filter(other).chain(gone);
-        let keys: BTreeSet<Key> = moved.filter_map(|(_, local)| of(local)).collect();
-        keys.iter().for_each(|key| self.place(key));
+        // No Pod has such a name: one of another node may have this one's by now.
+        let key = |uid: &str, pod: &PodView| Key::new(pod.namespace(), format!("({uid})"));
+        for (uid, local) in before.iter().filter(|(uid, local)| self.locals.get(*uid) != Some(*local)) {
+            local.pod.iter().for_each(|pod| self.groups.set_pod(&key(uid, pod), None));
+        }
+        for (uid, local) in self.locals.iter().filter(|(uid, local)| before.get(*uid) != Some(*local)) {
+            let found = |pod: &Arc<PodView>| (pod.clone(), local.addresses.clone());
+            local.pod.iter().for_each(|pod| self.groups.set_pod(&key(uid, pod), Some(found(pod))));
+        }
         self.is_dirty = true;
     }
 
     pub fn locals(&self) -> &BTreeMap<String, Local> {
         &self.locals
+    }
+
+    /// Whether there are policies that there was no room for.
+    pub fn has_left_out(&self) -> bool {
+        self.policies.values().any(|known| known.left_out.is_some())
+    }
+
+    /// Looks for room once more: there may be fewer Pods than when it was looked for last.
+    pub fn reconsider(&mut self) {
+        self.is_dirty |= self.has_left_out();
+        self.policies.values_mut().for_each(|known| known.left_out = None);
     }
 
     /// Why the policies of a Pod of this node are not in force as they were written.
@@ -187,19 +200,13 @@ impl Policies {
         outcome
     }
 
-    /// Says where a Pod is: an address is believed if it is of the range of the Pod's node, which is not the node's word. Those of
-    /// this node's Pods are known before anybody is told. Of another node's static Pods all is that node's word: it could have them
-    /// be anybody, anywhere.
+    /// Says where a Pod of another node is: an address is believed if it is of the range of the Pod's node, which is not that node's
+    /// word.
     fn place(&mut self, key: &Key) {
-        let is_peer = |pod: &&Arc<PodView>| !pod.host_network && !pod.done && (!pod.mirror || pod.node == self.node);
-        let found = self.pods.get(key).filter(is_peer).map(|pod| {
-            let local = self.locals.get(pod.uid()).map(|local| local.addresses.as_slice()).unwrap_or_default();
+        let found = self.peers.get(key).map(|pod| {
             let ranges = self.nodes.get(&pod.node).map(Vec::as_slice).unwrap_or_default();
             let is_its = |address: &&IpAddr| ranges.iter().any(|range| range.contains(*address));
-            let mut addresses: Vec<IpAddr> = pod.addresses.iter().filter(is_its).chain(local).copied().collect();
-            addresses.sort_unstable();
-            addresses.dedup();
-            (pod.clone(), addresses)
+            (pod.clone(), pod.addresses.iter().filter(is_its).copied().collect())
         });
         self.groups.set_pod(key, found);
     }

@@ -1,5 +1,5 @@
-//! What policies are compiled from: the informers, and what they tell. Pods of other nodes and Namespaces are followed only once
-//! there is a policy.
+//! What policies are compiled from: the informers, and what they tell. Who the Pods of other nodes are and Namespaces are followed only
+//! once there is a policy.
 
 use std::collections::BTreeMap;
 
@@ -15,20 +15,15 @@ use super::policies::Policies;
 #[derive(Clone)]
 pub struct PolicySources {
     client: Client,
+    /// This node, whose own Pods nobody has to tell of.
+    node: String,
     pub policies: Informer<NetworkPolicy>,
-    /// The node whose Pods alone may be followed; `None`: all.
-    node: Option<String>,
 }
 
 impl PolicySources {
     /// Must be called inside a tokio runtime.
-    pub fn start(client: Client) -> PolicySources {
-        PolicySources { policies: Informer::builder(client.clone()).start(), client, node: None }
-    }
-
-    /// Follows the Pods of this node alone, as a node's own credential may see no others.
-    pub fn of_node(self, node: &str) -> PolicySources {
-        PolicySources { node: Some(node.to_owned()), ..self }
+    pub fn start(client: Client, node: &str) -> PolicySources {
+        PolicySources { policies: Informer::builder(client.clone()).start(), client, node: node.to_owned() }
     }
 }
 
@@ -64,7 +59,7 @@ impl PolicyEvents {
                 note_namespace(&delta, policies);
             }
             while let Ok(delta) = peers.pods.try_recv() {
-                policies.set_pod(&delta.key, delta.new);
+                policies.set_peer(&delta.key, delta.new);
             }
             if peers.complete.as_mut().is_some_and(|complete| complete.try_recv().is_ok()) {
                 peers.complete = None;
@@ -97,7 +92,7 @@ impl PolicyEvents {
         tokio::select! {
             Some(delta) = self.policies.recv() => note_policy(&delta, policies),
             Some(delta) = peers.namespaces.recv() => note_namespace(&delta, policies),
-            Some(delta) = peers.pods.recv() => policies.set_pod(&delta.key, delta.new),
+            Some(delta) = peers.pods.recv() => policies.set_peer(&delta.key, delta.new),
             _ = complete => peers.complete = None,
             else => std::future::pending().await,
         }
@@ -107,11 +102,7 @@ impl PolicyEvents {
 impl Peers {
     fn follow(PolicySources { client, node, .. }: &PolicySources) -> Peers {
         let namespaces: Informer<Namespace> = Informer::builder(client.clone()).start();
-        let pods = Informer::<PodView>::builder(client.clone());
-        let pods = match node {
-            Some(node) => pods.fields(format!("spec.nodeName={node}")).start(),
-            None => pods.start(),
-        };
+        let pods = Informer::<PodView>::builder(client.clone()).fields(format!("nodeName!={node}")).start();
         let (sender, complete) = oneshot::channel();
         let (of_namespaces, of_pods) = (namespaces.clone(), pods.clone());
         let (namespace_events, pod_events) = (namespaces.subscribe(), pods.subscribe());

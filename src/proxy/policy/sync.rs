@@ -1,14 +1,16 @@
 //! Policies as the proxy's task follows them: what has happened to them and to Pods, and who waits at the gate.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
+use podwright_api::pod_identity::MOST_BYTES;
 use podwright_client::Key;
 use podwright_net::Network;
 use podwright_net::dataplane::PolicyChanges;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::gate::{Asked, Questions};
 use super::pod::PodView;
@@ -21,6 +23,9 @@ use crate::owner::Owner;
 
 /// How long an agent may take to say which Pods it has found, where there are policies.
 const RECOVERY: Duration = Duration::from_secs(30);
+
+/// When room is looked for again, where there was none for a policy.
+const RECONSIDERED: Duration = Duration::from_secs(60);
 
 /// Follows policies.
 pub struct PolicySync {
@@ -35,6 +40,10 @@ pub struct PolicySync {
     is_complete: bool,
     /// Who is judged by a policy that the kernel has refused, and why.
     refused: BTreeMap<String, String>,
+    /// The Pods that other nodes are not told of.
+    untold: BTreeSet<String>,
+    /// When policies that there was no room for are looked at again.
+    due: Option<Instant>,
 }
 
 impl PolicySync {
@@ -48,6 +57,8 @@ impl PolicySync {
             waiting: Vec::new(),
             is_complete: false,
             refused: BTreeMap::new(),
+            untold: BTreeSet::new(),
+            due: None,
         }
     }
 
@@ -55,8 +66,8 @@ impl PolicySync {
     pub async fn known(&mut self, questions: &mut Questions) {
         self.events.drain(&mut self.policies);
         self.events.drain(&mut self.policies);
-        let deadline = tokio::time::Instant::now() + RECOVERY;
-        let is_late = || tokio::time::Instant::now() >= deadline;
+        let deadline = Instant::now() + RECOVERY;
+        let is_late = || Instant::now() >= deadline;
         while !self.events.is_complete() || !(self.policies.is_empty() || self.recovered || is_late()) {
             tokio::select! {
                 () = self.next(questions) => {}
@@ -92,12 +103,24 @@ impl PolicySync {
         self.policies.set_locals(locals);
         let Outcome { changes: compiled, troubled } = self.policies.update();
         changes.extend(compiled);
-        let compiled = troubled.into_iter().take(MOST);
-        compiled
-            .filter_map(|(uid, why)| {
-                self.notice(&uid, &format!("traffic that only such policies allow is dropped: {why}"))
-            })
-            .collect()
+        self.due = self.policies.has_left_out().then(|| self.due.unwrap_or_else(|| Instant::now() + RECONSIDERED));
+        let text = |why: &str| format!("traffic that only such policies allow is dropped: {why}");
+        let troubled = troubled.iter().take(MOST).filter_map(|(uid, why)| self.notice(uid, &text(why)));
+        let mut notices: Vec<Notice> = troubled.collect();
+        notices.extend(self.note_untold());
+        notices
+    }
+
+    /// Takes note of the Pods that other nodes are not told of; what is to be said to whom is not so yet.
+    fn note_untold(&mut self) -> Vec<Notice> {
+        let is_untold = |local: &Local| local.pod.as_ref().is_some_and(|pod| !pod.is_told());
+        let untold = self.policies.locals().iter().filter(|(_, local)| is_untold(local) && !self.policies.is_empty());
+        let untold: BTreeSet<String> = untold.map(|(uid, _)| uid.clone()).collect();
+        let before = std::mem::replace(&mut self.untold, untold);
+        let text = format!(
+            "its labels and the names of its ports have more than {MOST_BYTES} bytes: policies on other nodes have it as no peer"
+        );
+        self.untold.difference(&before).take(MOST).filter_map(|uid| self.notice(uid, &text)).collect()
     }
 
     /// Takes note of who is judged by a policy that the kernel has refused; what is to be said to whom is not so yet.
@@ -136,9 +159,20 @@ impl PolicySync {
 
     /// Waits until something happens, and notes it.
     pub async fn next(&mut self, questions: &mut Questions) {
+        let due = self.due;
+        let due = async move {
+            match due {
+                Some(due) => tokio::time::sleep_until(due).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             Some(asked) = questions.recv() => self.note(asked),
             () = self.events.next(&mut self.policies) => {}
+            () = due => {
+                self.due = None;
+                self.policies.reconsider();
+            }
         }
     }
 
@@ -162,7 +196,7 @@ impl PolicySync {
         for pod in pods {
             let uid = pod.metadata.uid.clone().unwrap_or_default();
             if owners.contains_key(&uid) {
-                self.told.insert(uid, Arc::new(PodView::of(pod).on_its_node()));
+                self.told.insert(uid, Arc::new(PodView::of(pod)));
             }
         }
         let local = |(uid, addresses): (String, Vec<_>)| {
