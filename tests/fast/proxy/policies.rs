@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
+use podwright::api::pod_identity::PodIdentity;
 use podwright::client::Key;
 use podwright::proxy::{Local, PodView, Policies};
 use podwright_net::dataplane::{Allowed, Isolated, Member, Peers, Ports, Protocol, Rule};
@@ -69,16 +70,22 @@ impl World {
     }
 
     fn put(&mut self, pod: Value) {
-        let pod: Pod = serde_json::from_value(pod).unwrap();
-        let view = Arc::new(PodView::of(&pod));
-        if view.node == "n1" && !view.host_network {
-            let local =
-                Local { pod: Some(Arc::new(PodView::of(&pod).on_its_node())), addresses: view.addresses.clone() };
-            self.locals.insert(view.uid().to_owned(), local);
+        let view = PodView::of(&serde_json::from_value::<Pod>(pod.clone()).unwrap());
+        if view.node == "n1" && pod["spec"]["hostNetwork"] != true {
+            let ips = pod["status"]["podIPs"].as_array().unwrap().iter();
+            let addresses = ips.map(|ip| ip["ip"].as_str().unwrap().parse().unwrap()).collect();
+            self.locals.insert(view.uid().to_owned(), Local { pod: Some(Arc::new(view)), addresses });
         }
-        self.policies.set_pod(&Key::new(view.namespace(), view.name()), Some(view));
+        self.tell(&pod);
         self.policies.set_locals(self.locals.clone());
         self.settle();
+    }
+
+    /// As the API tells of a Pod.
+    fn tell(&mut self, pod: &Value) {
+        let word = |path: &str| pod.pointer(path).and_then(Value::as_str).unwrap();
+        let identity = PodIdentity::of_stored(pod.to_string().as_bytes()).map(|identity| Arc::new(identity.into()));
+        self.policies.set_peer(&Key::new(word("/metadata/namespace"), word("/metadata/name")), identity);
     }
 
     fn policy(&mut self, namespace: &str, name: &str, spec: Value) {
@@ -320,7 +327,7 @@ fn what_changes_of_pods_and_namespaces_changes_who_is_of_a_group() {
     // Who has ended has an address no more.
     let mut done = pod("c", "web", C_WEB, json!({"app": "web"}));
     done["status"]["phase"] = json!("Succeeded");
-    world.policies.set_pod(&Key::new("c", "web"), Some(Arc::new(serde_json::from_value(done).unwrap())));
+    world.tell(&done);
     world.locals.remove("c-web");
     world.policies.set_locals(world.locals.clone());
     world.settle();
@@ -338,11 +345,12 @@ fn a_node_is_believed_of_its_own_addresses_alone() {
     let mut world = World::with_pods();
     world.policy("a", "p", json!({"podSelector": {}, "ingress": [{"from": [{"podSelector": {}}]}]}));
     // Another node says that its Pod has the address of one here, and of somebody outside.
-    let mut lie = pod("a", "lie", "10.2.0.7", json!({}));
-    lie["status"]["podIPs"] = json!([{"ip": B_WEB}, {"ip": OUTSIDE}, {"ip": "10.2.0.7"}]);
-    world.put(lie);
-    assert!(!world.reaches(B_WEB, A_WEB, tcp(80)) && !world.reaches(OUTSIDE, A_WEB, tcp(80)));
-    assert!(world.reaches("10.2.0.7", A_WEB, tcp(80)));
+    for (ip, is_its) in [(B_WEB, false), (OUTSIDE, false), ("10.2.0.7", true)] {
+        let mut said = pod("a", "said", "10.2.0.7", json!({}));
+        said["status"]["podIPs"] = json!([{"ip": ip}]);
+        world.put(said);
+        assert_eq!(world.reaches(ip, A_WEB, tcp(80)), is_its, "{ip}");
+    }
     // And that it has a static Pod in somebody's namespace.
     let mut mirror = pod("a", "mirror", "10.2.0.8", json!({}));
     mirror["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
@@ -353,6 +361,51 @@ fn a_node_is_believed_of_its_own_addresses_alone() {
     host["spec"]["hostNetwork"] = json!(true);
     world.put(host);
     assert!(!world.reaches("10.2.0.9", A_WEB, tcp(80)));
+}
+
+/// Where this node's Pods are it knows itself, whatever the API says; another one may have a name that one of them still has.
+#[test]
+fn own_pods_are_where_their_node_has_put_them() {
+    let mut world = World::with_pods();
+    world.policy("a", "p", json!({"podSelector": {}, "ingress": [{"from": [{"podSelector": {}}]}]}));
+    let mut moved = pod("a", "db", "10.1.0.99", json!({"app": "db"}));
+    world.tell(&moved);
+    world.settle();
+    assert!(!world.reaches("10.1.0.99", A_WEB, tcp(80)) && world.reaches(A_DB, A_WEB, tcp(80)));
+    moved["spec"]["nodeName"] = json!("n2");
+    moved["status"]["podIPs"] = json!([{"ip": "10.2.0.99"}]);
+    world.tell(&moved);
+    world.settle();
+    assert!(world.reaches("10.2.0.99", A_WEB, tcp(80)) && world.reaches(A_DB, A_WEB, tcp(80)), "each until it goes");
+    world.locals.remove("a-db");
+    world.policies.set_locals(world.locals.clone());
+    world.settle();
+    assert!(world.reaches("10.2.0.99", A_WEB, tcp(80)) && !world.reaches(A_DB, A_WEB, tcp(80)));
+    world.policies.set_peer(&Key::new("a", "db"), None);
+    world.settle();
+    assert!(!world.reaches("10.2.0.99", A_WEB, tcp(80)));
+}
+
+/// A policy that there is no room for is in force once there is, though nobody has written it anew.
+#[test]
+fn what_was_left_out_is_let_in_when_there_is_room() {
+    let mut world = World::with_pods();
+    let named = |n: u32| json!({"from": [{"podSelector": {"matchLabels": {"n": n.to_string()}}}]});
+    let rules = |from: u32| (from..from + 200).map(named).collect::<Vec<_>>();
+    world.policy("a", "older", json!({"podSelector": {"matchLabels": {"app": "db"}}, "ingress": rules(0)}));
+    world.policy("a", "younger", json!({"podSelector": {"matchLabels": {"app": "web"}}, "ingress": rules(200)}));
+    assert!(world.policies.trouble("a-web").is_some_and(|why| why.contains("256 groups")));
+    world.put(pod("a", "far", A_FAR, json!({"n": "300"})));
+    assert!(!world.reaches(A_FAR, A_WEB, tcp(80)) && world.policies.has_left_out());
+    // The Pod goes that the older one took groups for.
+    world.locals.remove("a-db");
+    world.policies.set_locals(world.locals.clone());
+    world.policies.reconsider();
+    world.settle();
+    assert!(world.policies.trouble("a-web").is_none() && !world.policies.has_left_out());
+    assert!(world.reaches(A_FAR, A_WEB, tcp(80)) && !world.reaches(B_WEB, A_WEB, tcp(80)));
+    world.policies.reconsider();
+    assert!(world.policies.update().changes.is_empty(), "and then nothing is looked at again");
 }
 
 #[test]
@@ -471,12 +524,10 @@ fn a_change_touches_what_it_concerns() {
     world.policy("a", "p", json!({"podSelector": {}, "ingress": [{"from": [{"namespaceSelector": {}}]}]}));
     for n in 0..1000u32 {
         let ip = format!("10.2.{}.{}", 1 + n / 250, 1 + n % 250);
-        let view: Pod = serde_json::from_value(pod("b", &format!("p{n}"), &ip, json!({}))).unwrap();
-        world.policies.set_pod(&Key::new("b", format!("p{n}")), Some(Arc::new(PodView::of(&view))));
+        world.tell(&pod("b", &format!("p{n}"), &ip, json!({})));
     }
     assert_eq!(world.policies.update().changes.members.len(), 1000);
-    let view: Pod = serde_json::from_value(pod("b", "p7", "10.2.9.9", json!({}))).unwrap();
-    world.policies.set_pod(&Key::new("b", "p7"), Some(Arc::new(PodView::of(&view))));
+    world.tell(&pod("b", "p7", "10.2.9.9", json!({})));
     let changes = world.policies.update().changes;
     assert_eq!((changes.members.len(), changes.isolated.len()), (1, 0));
     // Another policy with the same peers has no more groups; a port more is its chain alone.
