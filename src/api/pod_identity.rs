@@ -234,7 +234,8 @@ mod tests {
         let mut on_host = pod();
         on_host["spec"]["hostNetwork"] = json!(true);
         assert!(of(&on_host).is_none() && PodIdentity::of_stored(b"{").is_none());
-        let many: BTreeMap<String, String> = (0..1000).map(|n| (format!("label-{n}"), "0123456789".to_owned())).collect();
+        let many: BTreeMap<String, String> =
+            (0..1000).map(|n| (format!("label-{n}"), "0123456789".to_owned())).collect();
         assert!(without("/metadata/labels", json!(many)), "more than all nodes shall keep");
     }
 

@@ -398,8 +398,7 @@ impl Cache {
                 let (items, apart) = filled.entry(Arc::as_ptr(resource)).or_default();
                 if let Some(why) = encryption::unopened(&entry.value) {
                     apart.insert(entry.key.clone(), entry.mod_revision, why);
-                } else if let Some(item) =
-                    resource.numbered(entry.key.clone(), entry.value.clone(), entry.mod_revision)
+                } else if let Some(item) = resource.numbered(entry.key.clone(), entry.value.clone(), entry.mod_revision)
                 {
                     items.insert(entry.key.clone(), Arc::new(item));
                 }

@@ -47,9 +47,10 @@ async fn list_as(api: &Api, user: User, options: Options) -> Result<List, Status
 
 /// All but those of `n1`, as that node watches them.
 async fn watch(api: &Api, from: Option<String>) -> Result<Watch, Status> {
-    let options =
-        Options { field_selector: Some("nodeName!=n1".into()), resource_version: from, ..Options::default() };
-    api.0.watch(Request { user: node("n1"), namespace: None, ..request(Verb::Watch, RESOURCE, "", None, options) }).await
+    let options = Options { field_selector: Some("nodeName!=n1".into()), resource_version: from, ..Options::default() };
+    api.0
+        .watch(Request { user: node("n1"), namespace: None, ..request(Verb::Watch, RESOURCE, "", None, options) })
+        .await
 }
 
 async fn told(watch: &mut Watch) -> (EventKind, Object) {
