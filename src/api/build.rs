@@ -119,7 +119,7 @@ fn metrics() -> [(&'static str, Value); 3] {
 }
 
 /// The schemas of `network.podwright.io/v1`.
-fn network() -> [(&'static str, Value); 2] {
+fn network() -> [(&'static str, Value); 3] {
     let text = |description: &str| json!({"type": "string", "description": description});
     let port = json!({
         "type": "object", "description": "NamedPort is a port of a container that has a name.",
@@ -130,22 +130,32 @@ fn network() -> [(&'static str, Value); 2] {
             "protocol": text("TCP, UDP or SCTP."),
         },
     });
-    let identity = json!({
-        "type": "object", "description": "PodIdentity is who a Pod is to NetworkPolicies. It is derived from the Pod.",
-        "required": ["nodeName", "podIPs"],
-        "properties": {
+    let object = |description: &str, required: &[&str], more: Value| {
+        let mut properties = json!({
             "apiVersion": text("APIVersion defines the versioned schema of this representation of an object."),
             "kind": text("Kind is a string value representing the REST resource this object represents."),
             "metadata": {"$ref": "#/$defs/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"},
-            "nodeName": text("The Pod's node."),
-            "podIPs": {"type": "array", "items": {"type": "string"}, "description": "The Pod's addresses, one of a family at most."},
-            "ports": {
-                "type": "array", "items": {"$ref": "#/$defs/io.podwright.network.v1.NamedPort"},
-                "description": "The named ports of its containers.",
-            },
+        });
+        for (field, schema) in more.as_object().into_iter().flatten() {
+            properties[field] = schema.clone();
+        }
+        json!({"type": "object", "description": description, "required": required, "properties": properties})
+    };
+    let namespace = "NamespaceIdentity is what NetworkPolicies go by of a Namespace. It is derived from the Namespace.";
+    let pod = "PodIdentity is who a Pod is to NetworkPolicies. It is derived from the Pod.";
+    let of_pod = json!({
+        "nodeName": text("The Pod's node."),
+        "podIPs": {"type": "array", "items": {"type": "string"}, "description": "The Pod's addresses, one of a family at most."},
+        "ports": {
+            "type": "array", "items": {"$ref": "#/$defs/io.podwright.network.v1.NamedPort"},
+            "description": "The named ports of its containers.",
         },
     });
-    [("NamedPort", port), ("PodIdentity", identity)]
+    [
+        ("NamedPort", port),
+        ("NamespaceIdentity", object(namespace, &[], json!({}))),
+        ("PodIdentity", object(pod, &["nodeName", "podIPs"], of_pod)),
+    ]
 }
 
 /// Writes `definitions`, a concatenation of individually compressed schemas, and `definitions.rs`: the position of each, sorted by

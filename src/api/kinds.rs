@@ -38,6 +38,7 @@ mod lease;
 mod limit_range;
 mod metrics;
 mod namespace;
+mod namespace_identity;
 mod network_policy;
 mod node;
 pub mod order;
@@ -161,6 +162,7 @@ pub static KINDS: &[Kind] = &[
     dynamic_resources::RESOURCE_CLAIM_TEMPLATE,
     dynamic_resources::RESOURCE_SLICE,
     // network.podwright.io
+    namespace_identity::KIND,
     pod_identity::KIND,
     // metrics.k8s.io: after the core group, whose names its resources share
     metrics::NODE,

@@ -1,10 +1,10 @@
-//! What policies are compiled from: the informers, and what they tell. Who the Pods of other nodes are and Namespaces are followed only
-//! once there is a policy.
+//! What policies are compiled from: the informers, and what they tell. Who the Pods of other nodes and the Namespaces are is followed
+//! only once there is a policy.
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
+use podwright_api::namespace_identity::NamespaceIdentity;
 use podwright_client::{Client, Delta, Informer};
 use tokio::sync::{mpsc, oneshot};
 
@@ -36,10 +36,10 @@ pub struct PolicyEvents {
 
 /// Whom policies may name.
 struct Peers {
-    namespaces: mpsc::UnboundedReceiver<Delta<Namespace>>,
+    namespaces: mpsc::UnboundedReceiver<Delta<NamespaceIdentity>>,
     pods: mpsc::UnboundedReceiver<Delta<PodView>>,
     /// They end when dropped.
-    _informers: (Informer<Namespace>, Informer<PodView>),
+    _informers: (Informer<NamespaceIdentity>, Informer<PodView>),
     /// `None`: both are complete.
     complete: Option<oneshot::Receiver<()>>,
 }
@@ -101,7 +101,7 @@ impl PolicyEvents {
 
 impl Peers {
     fn follow(PolicySources { client, node, .. }: &PolicySources) -> Peers {
-        let namespaces: Informer<Namespace> = Informer::builder(client.clone()).start();
+        let namespaces: Informer<NamespaceIdentity> = Informer::builder(client.clone()).start();
         let pods = Informer::<PodView>::builder(client.clone()).fields(format!("nodeName!={node}")).start();
         let (sender, complete) = oneshot::channel();
         let (of_namespaces, of_pods) = (namespaces.clone(), pods.clone());
@@ -127,7 +127,7 @@ fn note_policy(delta: &Delta<NetworkPolicy>, policies: &mut Policies) {
     }
 }
 
-fn note_namespace(delta: &Delta<Namespace>, policies: &mut Policies) {
+fn note_namespace(delta: &Delta<NamespaceIdentity>, policies: &mut Policies) {
     let labels = delta.new.as_ref().map(|namespace| namespace.metadata.labels.clone().unwrap_or_default());
     policies.set_namespace(&delta.key.name, labels.map(BTreeMap::from_iter));
 }

@@ -1,4 +1,4 @@
-//! Who Pods are to NetworkPolicies, as nodes read it: derived from the Pods, and nothing else of them.
+//! Who Pods and Namespaces are to NetworkPolicies, as nodes read it: derived from these, and nothing else of them.
 
 use std::sync::Arc;
 
@@ -185,4 +185,21 @@ async fn pages_have_all_who_can_be_peers() {
     assert_eq!(all, ["p0", "p1", "p2", "p3", "p4", "p5"]);
     let of_node = Options { field_selector: Some("nodeName=n1".into()), ..Options::default() };
     assert!(list_as(&api, node("n1"), of_node).await.unwrap().items.is_empty());
+}
+
+#[tokio::test]
+async fn of_namespaces_nodes_read_the_labels_alone() {
+    let api = Api::new().await;
+    let metadata = json!({"name": "shop", "labels": {"team": "red"}, "annotations": {"note": "secret"}});
+    api.create("namespaces", json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})).await.unwrap();
+    let resource = "namespaceidentities.network.podwright.io";
+    let ask =
+        |user: User| api.0.handle(Request { user, ..request(Verb::List, resource, "", None, Options::default()) });
+    let Body::List(list) = ask(node("n1")).await.unwrap().body else { panic!("no list") };
+    let shop = list.items.iter().map(|item| Object::from_slice(item).unwrap()).find(|it| it.name() == "shop").unwrap();
+    let labels = json!({"kubernetes.io/metadata.name": "shop", "team": "red"});
+    let metadata = json!({"name": "shop", "labels": labels, "resourceVersion": shop.resource_version()});
+    let expected = json!({"apiVersion": "network.podwright.io/v1", "kind": "NamespaceIdentity", "metadata": metadata});
+    assert_eq!(shop.0, expected);
+    assert_eq!(ask(User::new("somebody", ["system:authenticated"])).await.unwrap_err().code, 403);
 }
