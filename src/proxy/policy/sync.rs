@@ -27,6 +27,16 @@ const RECOVERY: Duration = Duration::from_secs(30);
 /// When room is looked for again, where there was none for a policy.
 const RECONSIDERED: Duration = Duration::from_secs(60);
 
+/// How long a namespace rests after it was decided, as a multiple of what that took: whoever has his policies compiled all the time
+/// leaves the others theirs.
+const REST: u32 = 10;
+/// The longest rest.
+const LONGEST_REST: Duration = Duration::from_secs(10);
+/// What takes less is no matter.
+const AT_ONCE: Duration = Duration::from_millis(5);
+/// How long namespaces are decided in one go, before Services and others have their turn.
+const TURN: Duration = Duration::from_millis(50);
+
 /// Follows policies.
 pub struct PolicySync {
     policies: Policies,
@@ -42,6 +52,8 @@ pub struct PolicySync {
     refused: BTreeMap<String, String>,
     /// The Pods that other nodes are not told of.
     untold: BTreeSet<String>,
+    /// Until when namespaces rest.
+    rests: HashMap<String, Instant>,
     /// When policies that there was no room for are looked at again.
     due: Option<Instant>,
 }
@@ -58,6 +70,7 @@ impl PolicySync {
             is_complete: false,
             refused: BTreeMap::new(),
             untold: BTreeSet::new(),
+            rests: HashMap::new(),
             due: None,
         }
     }
@@ -101,7 +114,7 @@ impl PolicySync {
         }
         let locals = self.locals(pods);
         self.policies.set_locals(locals);
-        let Outcome { changes: compiled, troubled } = self.policies.update();
+        let Outcome { changes: compiled, troubled } = self.decide();
         changes.extend(compiled);
         self.due = self.policies.has_left_out().then(|| self.due.unwrap_or_else(|| Instant::now() + RECONSIDERED));
         let text = |why: &str| format!("traffic that only such policies allow is dropped: {why}");
@@ -109,6 +122,33 @@ impl PolicySync {
         let mut notices: Vec<Notice> = troubled.collect();
         notices.extend(self.note_untold());
         notices
+    }
+
+    /// Decides the namespaces that are due, for one turn.
+    fn decide(&mut self) -> Outcome {
+        let begin = Instant::now();
+        let mut outcome = self.policies.settle();
+        self.rests.retain(|_, until| *until > begin);
+        let due = self.policies.dirty().filter(|namespace| !self.rests.contains_key(*namespace));
+        for namespace in due.map(str::to_owned).collect::<Vec<_>>() {
+            let at = Instant::now();
+            if at >= begin + TURN {
+                break;
+            }
+            self.policies.decide(&namespace);
+            outcome.extend(self.policies.settle());
+            let took = at.elapsed();
+            if took >= AT_ONCE {
+                self.rests.insert(namespace, Instant::now() + (took * REST).min(LONGEST_REST));
+            }
+        }
+        outcome
+    }
+
+    /// When the next namespace is to be decided; `None`: nothing is.
+    fn next_turn(&self) -> Option<Instant> {
+        let at = |namespace: &str| self.rests.get(namespace).copied().unwrap_or_else(Instant::now);
+        self.policies.dirty().map(at).min().filter(|_| self.is_complete)
     }
 
     /// Takes note of the Pods that other nodes are not told of; what is to be said to whom is not so yet.
@@ -146,6 +186,10 @@ impl PolicySync {
             return;
         }
         for (uid, answer) in std::mem::take(&mut self.waiting) {
+            if self.policies.is_undecided(&uid) {
+                self.waiting.push((uid, answer));
+                continue;
+            }
             let trouble = self.policies.trouble(&uid).or(self.refused.get(&uid).map(String::as_str));
             let found = match (trouble, self.policies.locals().get(&uid)) {
                 (Some(why), _) => Err(why.to_owned()),
@@ -159,16 +203,11 @@ impl PolicySync {
 
     /// Waits until something happens, and notes it.
     pub async fn next(&mut self, questions: &mut Questions) {
-        let due = self.due;
-        let due = async move {
-            match due {
-                Some(due) => tokio::time::sleep_until(due).await,
-                None => std::future::pending().await,
-            }
-        };
+        let (due, turn) = (at(self.due), at(self.next_turn()));
         tokio::select! {
             Some(asked) = questions.recv() => self.note(asked),
             () = self.events.next(&mut self.policies) => {}
+            () = turn => {}
             () = due => {
                 self.due = None;
                 self.policies.reconsider();
@@ -204,5 +243,13 @@ impl PolicySync {
             (uid, Local { pod, addresses })
         };
         owners.into_iter().map(local).collect()
+    }
+}
+
+/// Waits until then; without a time, for ever.
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
     }
 }
