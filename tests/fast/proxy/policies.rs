@@ -504,6 +504,20 @@ fn a_policy_that_is_too_large_lets_nothing_through() {
     );
 }
 
+/// So many peers are not even read: what they come to for each Pod is never made.
+#[test]
+fn more_groups_than_a_namespace_may_have_are_not_read() {
+    let mut world = World::with_pods();
+    let peers = |count: u32| (0..count).map(|n| json!({"podSelector": {"matchLabels": {"n": n.to_string()}}})).collect::<Vec<_>>();
+    let spec = |count| json!({"podSelector": {}, "ingress": [{"from": peers(count), "ports": [{"port": "web"}]}]});
+    world.policy("a", "p", spec(256));
+    assert!(world.policies.trouble("a-web").is_none());
+    world.policy("a", "p", spec(257));
+    let why = world.policies.trouble("a-web").unwrap();
+    assert_eq!(why, "NetworkPolicy p: its rules name more than 256 groups of Pods");
+    assert!(!world.reaches(A_DB, A_WEB, tcp(8080)) && world.reaches(A_DB, B_WEB, tcp(8080)));
+}
+
 /// Whose Pod nobody knows does nothing, where there are policies.
 #[test]
 fn addresses_of_nobody_are_cut_off() {
@@ -536,4 +550,51 @@ fn a_change_touches_what_it_concerns() {
     let changes = world.policies.update().changes;
     assert_eq!((changes.members.len(), changes.isolated.len()), (0, 1));
     assert!(world.policies.update().changes.is_empty());
+}
+
+/// What a policy comes to for each Pod that calls its ports otherwise counts, and is kept no longer than there is such a Pod.
+#[test]
+fn pods_that_call_ports_otherwise_take_of_their_namespaces_room() {
+    let mut world = World::new();
+    let number_of = |n: u64, port: u64| {
+        let mut pod = pod("a", &format!("p{n}"), &format!("10.1.1.{n}"), json!({}));
+        pod["spec"]["containers"][0]["ports"] = json!([{"name": "web", "containerPort": port}, {"name": "x", "containerPort": n}]);
+        pod
+    };
+    for n in 1..=20 {
+        world.put(number_of(n, 8000 + n));
+    }
+    let blocks = |count: u64| (0..count).map(|n| json!({"ipBlock": {"cidr": format!("20.{}.{}.0/25", n / 256, n % 256)}}));
+    let spec = |count| json!({"podSelector": {}, "ingress": [{"from": blocks(count).collect::<Vec<_>>(), "ports": [{"port": "web"}]}]});
+    world.policy("a", "p", spec(10_000));
+    assert!(!world.policies.has_left_out() && world.reaches("20.0.0.1", "10.1.1.7", tcp(8007)));
+    world.policy("a", "p", spec(20_000));
+    assert!(world.policies.trouble("a-p7").is_some_and(|why| why.contains("262144 addresses, ranges and ports")));
+    assert!(!world.reaches("20.0.0.1", "10.1.1.7", tcp(8007)));
+    // Alike, they take the room of one, whatever their other ports are called.
+    for n in 1..=20 {
+        world.put(number_of(n, 8000));
+    }
+    world.policies.reconsider();
+    world.settle();
+    assert!(!world.policies.has_left_out() && world.reaches("20.0.0.1", "10.1.1.7", tcp(8000)));
+    assert!(!world.reaches("20.0.0.1", "10.1.1.7", tcp(8007)));
+}
+
+/// What says nothing new is nothing to anybody, and what is new in one namespace is nothing to another.
+#[test]
+fn a_policy_that_says_the_same_changes_nothing() {
+    let mut world = World::with_pods();
+    let spec = json!({"podSelector": {}, "ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "db"}}}]}]});
+    world.policy("a", "p", spec.clone());
+    let mut policy = json!({"metadata": {"namespace": "a", "name": "p", "uid": "a-p"}, "spec": spec});
+    policy["metadata"]["annotations"] = json!({"touched": "again"});
+    policy["metadata"]["resourceVersion"] = json!("99");
+    world.policies.set_policy(&Key::new("a", "p"), Some(&serde_json::from_value(policy.clone()).unwrap()));
+    assert_eq!(world.policies.dirty().count(), 0);
+    policy["spec"]["podSelector"] = json!({"matchLabels": {"app": "web"}});
+    world.policies.set_policy(&Key::new("a", "p"), Some(&serde_json::from_value(policy).unwrap()));
+    assert!(world.policies.is_undecided("a-web") && !world.policies.is_undecided("b-web"));
+    world.settle();
+    assert!(!world.policies.is_undecided("a-web") && world.reaches(OUTSIDE, A_DB, tcp(80)));
 }
