@@ -63,8 +63,10 @@ pub fn compile(rules: &[spec::Rule], direction: Direction, pod: &PodView) -> Res
                 Peer::Ranges(ranges) => blocks.entry(what.clone()).or_default().extend(ranges),
                 Peer::Pods(NamedPods { name, pods }) => {
                     of_groups.entry(name.clone()).or_insert_with(|| pods.clone());
-                    all.entry(Who::Group(name.clone())).or_default().extend(&what);
-                    if of_groups.len() > GROUPS {
+                    let all = all.entry(Who::Group(name.clone())).or_default();
+                    all.extend(&what);
+                    // Each name of a port is a group of its own.
+                    if of_groups.len().max(all.names.len()) > GROUPS {
                         return Err(TooMuch::Groups);
                     }
                 }
