@@ -433,6 +433,21 @@ impl Network {
         })
         .await
     }
+    /// By what the traffic of these addresses is judged, as in the kernel. Listings wait for each other.
+    ///
+    /// # Errors
+    ///
+    /// The kernel cannot be asked.
+    pub async fn judged(&self, addresses: Vec<IpAddr>) -> Result<Vec<dataplane::Judged>> {
+        let turn = self.0.listing.clone().lock_owned().await;
+        let inner = self.0.clone();
+        blocking(move || {
+            let found = dataplane::judged(&inner.netns, &mut Socket::open_in(inner.netns.fd())?, &addresses);
+            drop(turn);
+            found
+        })
+        .await
+    }
     /// Foreign tables that would drop Pods' traffic. A listing does not block the node's own work, only other listings: it may take
     /// long, and much memory.
     pub async fn conflicting_tables(&self) -> Result<Vec<dataplane::Conflict>> {

@@ -118,6 +118,46 @@ fn metrics() -> [(&'static str, Value); 3] {
     ]
 }
 
+/// The schemas of `network.podwright.io/v1`.
+fn network() -> [(&'static str, Value); 3] {
+    let text = |description: &str| json!({"type": "string", "description": description});
+    let port = json!({
+        "type": "object", "description": "NamedPort is a port of a container that has a name.",
+        "required": ["name", "containerPort", "protocol"],
+        "properties": {
+            "name": text("The name, as NetworkPolicies use it."),
+            "containerPort": {"type": "integer", "format": "int32", "description": "The number that the name stands for."},
+            "protocol": text("TCP, UDP or SCTP."),
+        },
+    });
+    let object = |description: &str, required: &[&str], more: Value| {
+        let mut properties = json!({
+            "apiVersion": text("APIVersion defines the versioned schema of this representation of an object."),
+            "kind": text("Kind is a string value representing the REST resource this object represents."),
+            "metadata": {"$ref": "#/$defs/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"},
+        });
+        for (field, schema) in more.as_object().into_iter().flatten() {
+            properties[field] = schema.clone();
+        }
+        json!({"type": "object", "description": description, "required": required, "properties": properties})
+    };
+    let namespace = "NamespaceIdentity is what NetworkPolicies go by of a Namespace. It is derived from the Namespace.";
+    let pod = "PodIdentity is who a Pod is to NetworkPolicies. It is derived from the Pod.";
+    let of_pod = json!({
+        "nodeName": text("The Pod's node."),
+        "podIPs": {"type": "array", "items": {"type": "string"}, "description": "The Pod's addresses, one of a family at most."},
+        "ports": {
+            "type": "array", "items": {"$ref": "#/$defs/io.podwright.network.v1.NamedPort"},
+            "description": "The named ports of its containers.",
+        },
+    });
+    [
+        ("NamedPort", port),
+        ("NamespaceIdentity", object(namespace, &[], json!({}))),
+        ("PodIdentity", object(pod, &["nodeName", "podIPs"], of_pod)),
+    ]
+}
+
 /// Writes `definitions`, a concatenation of individually compressed schemas, and `definitions.rs`: the position of each, sorted by
 /// name, and the name of each root's.
 fn write_definitions(out: &Path, roots: &impl AsRef<[Root]>) {
@@ -132,6 +172,7 @@ fn write_definitions(out: &Path, roots: &impl AsRef<[Root]>) {
     }
     definitions
         .extend(metrics().map(|(name, schema)| (format!("io.k8s.metrics.pkg.apis.metrics.v1beta1.{name}"), schema)));
+    definitions.extend(network().map(|(name, schema)| (format!("io.podwright.network.v1.{name}"), schema)));
     let mut packed = Vec::new();
     writeln!(code, "static DEFINITIONS: &[(&str, std::ops::Range<u32>)] = &[").expect("a String takes it");
     for (name, definition) in &definitions {

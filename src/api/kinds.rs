@@ -38,6 +38,7 @@ mod lease;
 mod limit_range;
 mod metrics;
 mod namespace;
+mod namespace_identity;
 mod network_policy;
 mod node;
 pub mod order;
@@ -45,6 +46,7 @@ mod persistent_volume;
 mod persistent_volume_claim;
 mod pod;
 mod pod_disruption_budget;
+mod pod_identity;
 mod pod_template;
 mod priority_class;
 mod priority_level_configuration;
@@ -68,7 +70,7 @@ mod volume_attachment;
 mod volume_attributes_class;
 mod webhook_configuration;
 
-pub use kind::{Conversion, Kind, Scope, Source, Storage, Strategy, VERBS};
+pub use kind::{Conversion, Kind, Scope, Source, Storage, Strategy, VERBS, View};
 pub use scale::Scale;
 
 /// The table: groups in upstream's order, each group's first version first.
@@ -159,6 +161,9 @@ pub static KINDS: &[Kind] = &[
     dynamic_resources::RESOURCE_CLAIM,
     dynamic_resources::RESOURCE_CLAIM_TEMPLATE,
     dynamic_resources::RESOURCE_SLICE,
+    // network.podwright.io
+    namespace_identity::KIND,
+    pod_identity::KIND,
     // metrics.k8s.io: after the core group, whose names its resources share
     metrics::NODE,
     metrics::POD,
@@ -167,6 +172,11 @@ pub static KINDS: &[Kind] = &[
 /// The rows of stored objects: one per kind, whatever its versions.
 pub fn stored() -> impl Iterator<Item = &'static Kind> {
     KINDS.iter().filter(|kind| kind.is_stored())
+}
+
+/// The rows whose objects are derived from those of a row.
+pub fn views_of(source: &Kind) -> impl Iterator<Item = &'static Kind> {
+    KINDS.iter().filter(move |kind| kind.view().is_some_and(|view| std::ptr::eq((view.source)(), source)))
 }
 
 /// Lower-case names with their rows: plural, singular and short names.

@@ -93,6 +93,8 @@ pub enum Task {
     /// `connect` on `pods/<name>/inspect`: one JSON document on STDOUT.
     Inspect {
         pod: PodRef,
+        #[serde(flatten)]
+        options: InspectOptions,
     },
     /// `connect` on `pods/<name>/trace`: the node's journal of the Pod as JSON lines on STDOUT.
     Trace {
@@ -108,11 +110,20 @@ impl Task {
             | Task::Exec { pod, .. }
             | Task::Attach { pod, .. }
             | Task::PortForward { pod, .. }
-            | Task::Inspect { pod }
+            | Task::Inspect { pod, .. }
             | Task::Trace { pod } => Some(pod),
             Task::Dial { .. } | Task::Endpoints | Task::Image(_) => None,
         }
     }
+}
+
+/// What is looked at of a Pod.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct InspectOptions {
+    /// By what its traffic is judged, instead of all else.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub policies: bool,
 }
 
 /// The Pod of a session.

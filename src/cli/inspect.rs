@@ -1,8 +1,9 @@
-//! `inspect pod NAME`: the Linux view of a Pod: processes, namespaces, cgroups, links, mounts, nftables elements.
+//! `inspect pod NAME`: the Linux view of a Pod: processes, namespaces, cgroups, links, mounts, nftables elements. `inspect policy NAME`:
+//! by what its traffic is judged.
 
 use std::process::ExitCode;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{
     Outcome, Session,
@@ -13,11 +14,13 @@ use super::{
     print::{self, Format},
     stream,
 };
-use podwright_api::Object;
+use podwright_api::{Object, rpc::InspectOptions};
+
+mod policy;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// The Pod, as pod NAME or pod/NAME
+    /// The Pod, as pod NAME or pod/NAME; as policy NAME: the NetworkPolicies that select it, and their chains in the kernel
     #[arg(required = true, num_args = 1..=2, value_name = "POD")]
     names: Vec<String>,
     /// Output format: json, yaml, jsonpath=TEMPLATE
@@ -35,11 +38,19 @@ pub async fn pod(session: &Session, words: &[String]) -> Result<Object, Failure>
 }
 
 pub async fn run(args: Args, session: &Session) -> Outcome {
-    let pod = pod(session, &args.names).await?;
-    let frames = stream::open(session, exec::request(session, &pod, "inspect", &json!({}))?).await?;
+    let of_policies = policy::pod_of(&args.names);
+    let pod = pod(session, of_policies.as_deref().unwrap_or(&args.names)).await?;
+    let options = InspectOptions { policies: of_policies.is_some() };
+    let frames = stream::open(session, exec::request(session, &pod, "inspect", &options)?).await?;
     let bytes = stream::collect(frames).await?;
     let found: Value = serde_json::from_slice(&bytes).map_err(anyhow::Error::from)?;
+    if options.policies && !found["judged"].is_array() {
+        return Err(Failure::usage("the Pod's node, or the server, is too old to tell of its policies"));
+    }
     match args.output {
+        None | Some(Format::Table | Format::Wide) if options.policies => {
+            out!("{}", policy::page(&found, &policy::selecting(session, &pod).await?));
+        }
         None | Some(Format::Table | Format::Wide) => out!("{}", page(&found)),
         Some(format) => raw!("{}", print::object(&format, &Object(found))?),
     }

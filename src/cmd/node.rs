@@ -335,8 +335,7 @@ impl Node {
             servers,
         };
         let pods = pods_of(&client, &name);
-        let sources = Sources::start(client.named("kube-proxy"), pods.clone());
-        let sources = if by_name { sources.of_node(&name) } else { sources };
+        let sources = Sources::start(client.named("kube-proxy"), &name, pods.clone());
         let services = sources.services.clone();
         let recorder = Recorder::new(client.named("kube-proxy"), Env::system(), "kube-proxy", Some(&name));
         let proxy = Proxy::start(config, sources, network.clone(), Some(dns.clone()), recorder);

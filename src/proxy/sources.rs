@@ -24,8 +24,8 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// Starts its own informers, except that of the node's Pods. Must be called inside a tokio runtime.
-    pub fn start(client: Client, pods: Informer<Pod>) -> Sources {
+    /// Starts the informers of a node, except that of its Pods. Must be called inside a tokio runtime.
+    pub fn start(client: Client, node: &str, pods: Informer<Pod>) -> Sources {
         Sources {
             services: Informer::builder(client.clone()).start(),
             endpoint_slices: Informer::builder(client.clone())
@@ -35,13 +35,8 @@ impl Sources {
                 .start(),
             nodes: Informer::builder(client.clone()).start(),
             pods,
-            policies: PolicySources::start(client),
+            policies: PolicySources::start(client, node),
         }
-    }
-
-    /// Of a node with a credential of its own, that sees its own Pods alone.
-    pub fn of_node(self, node: &str) -> Sources {
-        Sources { policies: self.policies.of_node(node), ..self }
     }
 
     pub(super) async fn synced(&self) {

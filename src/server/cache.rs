@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::future::Future;
+use std::iter;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -26,6 +27,7 @@ use super::watch::watchers::{BACKLOG, Watchers};
 
 pub(super) mod item;
 mod unopened;
+mod views;
 
 use item::namespace_of;
 pub(super) use item::{Event, Item};
@@ -65,6 +67,8 @@ pub(super) struct ResourceCache {
     pub kind: &'static Kind,
     pub head: Head,
     extractor: Extractor,
+    /// Those whose objects are derived from these.
+    views: Vec<Arc<ResourceCache>>,
     state: RwLock<Contents>,
 }
 
@@ -87,7 +91,8 @@ pub(super) struct Contents {
 
 impl ResourceCache {
     fn new(kind: &'static Kind) -> ResourceCache {
-        ResourceCache { kind, head: Head::of(kind), extractor: Extractor::of(kind), state: RwLock::default() }
+        let views = kinds::views_of(kind).map(|view| Arc::new(ResourceCache::new(view))).collect();
+        ResourceCache { kind, head: Head::of(kind), extractor: Extractor::of(kind), views, state: RwLock::default() }
     }
 
     /// The same objects for a kind whose served form has changed; watchers of the old resource cache get no more events.
@@ -120,24 +125,34 @@ impl ResourceCache {
         Item::of(self.kind, &self.extractor, key, bytes, revision)
     }
 
-    /// An entry of the store in its served form.
-    fn numbered(&self, key: Arc<str>, stored: &[u8], revision: Revision) -> Item {
-        self.item(key, self.head.deliver(stored, revision), revision)
+    /// An entry of the store in its served form. `None`: nothing of it is served.
+    fn numbered(&self, key: Arc<str>, stored: Bytes, revision: Revision) -> Option<Item> {
+        let shown = views::shown(self.kind, &self.head, stored)?;
+        Some(self.item(key, self.head.deliver(&shown, revision), revision))
     }
 
-    /// An entry of the store as stored: labels and fields are extracted, nothing is copied.
-    pub fn unnumbered(&self, key: Arc<str>, stored: Bytes, revision: Revision) -> Item {
-        Item::without_rights(&self.extractor, key, stored, revision)
+    /// An entry of the store as stored: labels and fields are extracted, nothing is copied. `None`: nothing of it is served.
+    pub fn unnumbered(&self, key: Arc<str>, stored: Bytes, revision: Revision) -> Option<Item> {
+        let shown = views::shown(self.kind, &self.head, stored)?;
+        Some(Item::without_rights(&self.extractor, key, shown, revision))
     }
 
-    /// A historical change, as [`ResourceCache::apply`] would have sent it.
-    pub fn event(&self, change: &Change) -> Event {
+    /// A historical change, as [`ResourceCache::apply`] would have sent it, if it would.
+    pub fn event(&self, change: &Change) -> Option<Event> {
         let item = |e: &Entry| {
             let opens = encryption::unopened(&e.value).is_none();
-            opens.then(|| Arc::new(self.numbered(change.key.clone(), &e.value, e.mod_revision)))
+            let item = opens.then(|| self.numbered(change.key.clone(), e.value.clone(), e.mod_revision));
+            item.flatten().map(Arc::new)
         };
         let (old, new) = (change.before.as_ref().and_then(item), change.now.as_ref().and_then(item));
-        Event::of(change.revision, old, new)
+        let is_none = views::look_alike(self.kind, &self.head, old.as_ref(), new.as_ref());
+        (!is_none).then(|| Event::of(change.revision, old, new))
+    }
+
+    /// Applies one change, also to what is derived from it.
+    fn apply_everywhere(&self, change: &Change) {
+        self.apply(change);
+        self.views.iter().for_each(|view| view.apply(change));
     }
 
     /// Applies one change and notifies the watchers.
@@ -146,9 +161,12 @@ impl ResourceCache {
         if let Some(why) = now.and_then(|entry| encryption::unopened(&entry.value)) {
             return self.set_apart(change.key.clone(), change.revision, why);
         }
-        let new = now.map(|e| Arc::new(self.numbered(change.key.clone(), &e.value, change.revision)));
+        let new = now.and_then(|e| self.numbered(change.key.clone(), e.value.clone(), change.revision)).map(Arc::new);
         let mut state = self.write();
         state.unopened.remove(&change.key);
+        if views::look_alike(self.kind, &self.head, state.items.get(&change.key), new.as_ref()) {
+            return;
+        }
         let old = match &new {
             Some(item) => state.items.insert(item.key.clone(), item.clone()),
             None => state.items.remove(&change.key),
@@ -244,7 +262,7 @@ impl Cache {
     /// Lists everything; the returned future keeps the cache up to date and runs until it is dropped.
     pub async fn open(store: Arc<dyn Store>) -> Result<(Arc<Cache>, impl Future<Output = ()> + Send), Status> {
         let in_order: Vec<_> = kinds::stored().map(|kind| Arc::new(ResourceCache::new(kind))).collect();
-        let by_kind = in_order.iter().map(|resource| (row(resource.kind), resource.clone())).collect();
+        let by_kind = in_order.iter().flat_map(with_views).map(|it| (row(it.kind), it.clone())).collect();
         let by_segment = in_order.iter().map(|resource| (segment_of(resource.kind), resource.clone())).collect();
         let (kinds, custom, revision, written) = Default::default();
         let cache = Arc::new(Cache { store, kinds, by_segment, by_kind, in_order, custom, revision, written });
@@ -269,12 +287,13 @@ impl Cache {
     }
     pub fn resources(&self) -> Vec<Arc<ResourceCache>> {
         let custom = self.custom.read().unwrap_or_else(PoisonError::into_inner);
-        self.in_order.iter().chain(custom.values()).cloned().collect()
+        self.in_order.iter().flat_map(with_views).chain(custom.values()).cloned().collect()
     }
 
     /// The number of objects of each stored kind.
     pub fn counts(&self) -> Vec<(&'static Kind, usize)> {
-        self.resources().iter().map(|resource| (resource.kind, resource.read().items.len())).collect()
+        let stored = self.resources().into_iter().filter(|resource| resource.kind.is_stored());
+        stored.map(|resource| (resource.kind, resource.read().items.len())).collect()
     }
 
     /// Drops the changes up to a revision, which nobody resumes from any more.
@@ -375,14 +394,14 @@ impl Cache {
         }
         let mut filled: HashMap<*const ResourceCache, (BTreeMap<Arc<str>, Arc<Item>>, Unopened)> = HashMap::new();
         for entry in page.entries {
-            if let Some(resource) = self.resource_of(&entry.key) {
-                let (items, apart) = filled.entry(Arc::as_ptr(&resource)).or_default();
+            for resource in self.resource_of(&entry.key).iter().flat_map(with_views) {
+                let (items, apart) = filled.entry(Arc::as_ptr(resource)).or_default();
                 if let Some(why) = encryption::unopened(&entry.value) {
-                    apart.insert(entry.key, entry.mod_revision, why);
-                    continue;
+                    apart.insert(entry.key.clone(), entry.mod_revision, why);
+                } else if let Some(item) = resource.numbered(entry.key.clone(), entry.value.clone(), entry.mod_revision)
+                {
+                    items.insert(entry.key.clone(), Arc::new(item));
                 }
-                let item = resource.numbered(entry.key.clone(), &entry.value, entry.mod_revision);
-                items.insert(entry.key, Arc::new(item));
             }
         }
         for resource in self.resources() {
@@ -427,7 +446,7 @@ impl Cache {
                     self.redefine(change);
                 }
                 if let Some(resource) = self.resource_of(&change.key) {
-                    resource.apply(change);
+                    resource.apply_everywhere(change);
                 }
             }
             self.revision.set(batch.reached);
@@ -456,6 +475,11 @@ impl Cache {
         let custom = || self.custom.read().unwrap_or_else(PoisonError::into_inner).get(segment).cloned();
         self.by_segment.get(segment).cloned().or_else(custom)
     }
+}
+
+/// A resource, and those whose objects are derived from its own.
+fn with_views(resource: &Arc<ResourceCache>) -> impl Iterator<Item = &Arc<ResourceCache>> {
+    iter::once(resource).chain(&resource.views)
 }
 
 fn ways_of(item: Option<&Arc<Item>>) -> Option<&Ways> {

@@ -128,7 +128,7 @@ fn pod_task(call: &ResolvedRequest, sub: &str, object: &Object, warnings: &mut V
             }
             Task::PortForward { pod, port }
         }
-        "inspect" => Task::Inspect { pod },
+        "inspect" => Task::Inspect { pod, options: options(call)? },
         "trace" => Task::Trace { pod },
         _ => return Err(call.not_allowed("connect")),
     })

@@ -53,11 +53,15 @@ impl Head {
 
     /// Served bytes at another revision: a deletion is reported with its own revision.
     pub fn redeliver(&self, delivered: &[u8], revision: Revision) -> Bytes {
-        let (head, rest) = self.split(delivered);
-        let rest = rest.get(FIELD.len()..).unwrap_or_default();
+        splice(self.split(delivered).0, self.content(delivered), revision)
+    }
+
+    /// What served bytes have behind their revision.
+    pub fn content<'a>(&self, delivered: &'a [u8]) -> &'a [u8] {
+        let rest = self.split(delivered).1.get(FIELD.len()..).unwrap_or_default();
         // The digits are followed by a quote and a comma.
         let digits = rest.iter().take_while(|b| b.is_ascii_digit()).count();
-        splice(head, rest.get(digits + 2..).unwrap_or_default(), revision)
+        rest.get(digits + 2..).unwrap_or_default()
     }
 
     /// Splits an object's bytes before its metadata's first field. A custom resource may be stored in an older version.
@@ -124,6 +128,8 @@ mod tests {
         let spliced = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"resourceVersion":"7","name":"x","uid":"u"},"spec":{"a":1}}"#;
         assert_eq!(at7, spliced);
         assert_eq!(head.redeliver(&at7, 1234), head.deliver(&stored, 1234));
+        assert_eq!(head.content(&at7), head.content(&head.deliver(&stored, 1234)));
+        assert_eq!(head.content(&at7), br#""name":"x","uid":"u"},"spec":{"a":1}}"#);
         assert_eq!(head.store(&Object::from_slice(&at7).unwrap()), plain);
     }
 }

@@ -248,11 +248,11 @@ impl Server {
             let mut full = false;
             let work = async {
                 for entry in page.entries {
-                    let item = resource.unnumbered(entry.key, entry.value, entry.mod_revision);
-                    if !selection.matches(call.kind, &item) {
-                        after = Some(item.key.to_string());
+                    let item = resource.unnumbered(entry.key.clone(), entry.value, entry.mod_revision);
+                    let Some(item) = item.filter(|item| selection.matches(call.kind, item)) else {
+                        after = Some(entry.key.to_string());
                         continue;
-                    }
+                    };
                     if limit > 0 && found.items.len() == limit {
                         found.more = true;
                         break;
@@ -277,7 +277,8 @@ impl Server {
             }
             if limit > 0 && found.items.len() == limit && !selection.is_filtered() {
                 found.more = true;
-                found.remaining = Some(page.remaining);
+                // Of a view not all that remain are shown.
+                found.remaining = call.kind.is_stored().then_some(page.remaining);
                 return Ok(found);
             }
         }

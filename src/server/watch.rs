@@ -133,7 +133,7 @@ impl Server {
             let found = async {
                 changes
                     .iter()
-                    .filter_map(|change| selection.shows(resource.kind, &resource.head, &resource.event(change)))
+                    .filter_map(|change| selection.shows(resource.kind, &resource.head, &resource.event(change)?))
                     .collect::<Vec<_>>()
             };
             let found = self.large.run(&call.user, size, found).await;

@@ -4,13 +4,16 @@ use std::{
     fs,
     net::SocketAddr,
     path::{Path, PathBuf},
+    process::Command,
     time::{Duration, Instant},
 };
 
 use crate::support::{
-    TestNode, contains, eventually,
+    TestNode,
+    cluster::{Cluster, Layout},
+    contains, eventually,
     leftovers::Machine,
-    netns::{Server, ask, at},
+    netns::{Server, ask, at, within},
     node::busybox_tar,
     slowness,
 };
@@ -110,10 +113,7 @@ fn policies_are_in_force_at_once_and_end_what_they_forbid() {
     world.comes_to([false, true]);
     world.node.ok(&["delete", "networkpolicies", "--all"]);
     world.comes_to([true, true]);
-    let left = crate::support::netns::within(&world.node.netns(), || {
-        let listed = std::process::Command::new("nft").args(["list", "table", "ip", "podwright"]).output().unwrap();
-        String::from_utf8(listed.stdout).unwrap()
-    });
+    let left = rules(&world.node.netns());
     assert!(!left.contains("policies-"), "{left}");
     world.end();
 }
@@ -155,6 +155,69 @@ fn an_agent_that_is_away_or_starts_again_leaves_no_gap() {
     world.node.ok(&["delete", "networkpolicy", "deny", "friends"]);
     world.comes_to([true, true]);
     world.end();
+}
+
+/// The node's rules, as the kernel has them.
+fn rules(netns: &Path) -> String {
+    within(netns, || {
+        let listed = Command::new("nft").args(["list", "table", "ip", "podwright"]).output().unwrap();
+        String::from_utf8(listed.stdout).unwrap()
+    })
+}
+
+/// Who a Pod is other nodes hear at once, also those that have joined by TLS, and when it is nobody any more.
+#[test]
+fn what_a_pod_is_counts_on_every_node() {
+    let cluster = Cluster::joined(3, Layout::OneLink, &[]);
+    let server = &cluster.server;
+    let on = |node: usize, name: &str, app: &str| {
+        pod(name, app, "exec sleep 1000").replace("spec:\n", &format!("spec:\n  nodeName: n{node}\n"))
+    };
+    let names = ["s1", "s2", "s3"];
+    server
+        .apply(&(on(1, "s1", "server") + &on(2, "s2", "server") + &on(3, "s3", "server") + &on(2, "guest", "friend")));
+    server.wait("condition=Ready", &["pods", "--all"], TIMEOUT);
+    let guest = server.netns_of("guest");
+    let answering: Vec<Server> = names.iter().map(|name| Server::start(&server.netns_of(name), name, PORT)).collect();
+    let ip = |name: &str| server.field(&["pod", name], ".status.podIP");
+    let addresses: Vec<SocketAddr> = names.iter().map(|name| at(&ip(name), PORT)).collect();
+    let comes_to = |expected: bool| {
+        for address in &addresses {
+            eventually(&format!("the guest reaches {address}: {expected}"), TIMEOUT, || match ask(&guest, *address) {
+                answer if answer.is_ok() == expected => Ok(()),
+                answer => Err(format!("{answer:?}")),
+            });
+        }
+    };
+    comes_to(true);
+    server.apply(&(policy("deny", DENY) + &policy("friends", FRIENDS)));
+    comes_to(true);
+    server.ok(&["label", "pod", "guest", "app=stranger", "--overwrite"]);
+    comes_to(false);
+    server.ok(&["label", "pod", "guest", "app=friend", "--overwrite"]);
+    comes_to(true);
+    // What its own node lets out goes by the names that ports have on other nodes.
+    let by_name = |port: &str| {
+        format!(
+            "podSelector: {{matchLabels: {{app: friend}}}}, policyTypes: [Egress], egress: [{{to: [{{podSelector: {{}}}}], ports: [{{port: {port}}}]}}]"
+        )
+    };
+    server.apply(&policy("out", &by_name("other")));
+    comes_to(false);
+    server.apply(&policy("out", &by_name("web")));
+    comes_to(true);
+    let gone = ip("guest");
+    for machine in &cluster.machines {
+        assert!(rules(&machine.netns).contains(&gone), "{}", rules(&machine.netns));
+    }
+    server.ok(&["delete", "pod", "guest"]);
+    for machine in &cluster.machines {
+        eventually("its address is of no group any more", TIMEOUT, || match rules(&machine.netns) {
+            rules if rules.contains(&gone) => Err(rules),
+            _ => Ok(()),
+        });
+    }
+    drop(answering);
 }
 
 /// What cannot be put in force is not left out: the Pod does not start, and says why.

@@ -56,7 +56,7 @@ impl Cluster {
                     dns => break Arc::new(dns.unwrap()),
                 }
             };
-            let sources = Sources::start(self.client.clone(), pods_of(&self.client, "node1"));
+            let sources = Sources::start(self.client.clone(), "node1", pods_of(&self.client, "node1"));
             let recorder = Recorder::new(self.client.clone(), Env::system(), "kube-proxy", Some("node1"));
             let proxy = Proxy::start(config, sources, self.node.network.clone(), Some(dns), recorder);
             proxy.synced().await;

@@ -70,8 +70,32 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts that many nodes, each with more arguments; they are ready, and have the tests' image, when this returns.
+    /// Starts that many nodes, each with more arguments; they are ready, and have the tests' image, when this returns. To the server all
+    /// are root.
     pub fn start(count: usize, layout: Layout, args: &[&str]) -> Cluster {
+        Cluster::of(count, layout, args, &[], TestNode::agent_with)
+    }
+
+    /// The same with agents that have joined by TLS: to the server each is its own node, and nothing more.
+    pub fn joined(count: usize, layout: Layout, args: &[&str]) -> Cluster {
+        Cluster::of(count, layout, args, &["--listen", "127.0.0.1:0"], |server, name, args| {
+            let command = server.ok(&["token", "create", "--print-join-command"]);
+            let words: Vec<&str> = command.split_whitespace().skip("podwright agent".split(' ').count()).collect();
+            let mut agent = TestNode::of_joining(&[&["--isolated", "--node-name", name], &words[..], args].concat());
+            agent.spawn();
+            agent.wait_registered(server, name);
+            agent
+        })
+    }
+
+    /// `args`: of all nodes; `of_server`: of the server's beside.
+    fn of(
+        count: usize,
+        layout: Layout,
+        args: &[&str],
+        of_server: &[&str],
+        agent: impl Fn(&TestNode, &str, &[&str]) -> TestNode,
+    ) -> Cluster {
         let between = Machine::start();
         match layout {
             Layout::OneLink => {
@@ -82,9 +106,10 @@ impl Cluster {
         }
         let machines: Vec<Machine> = (1..=count).map(|number| machine(&between, layout, number)).collect();
         let netns = |machine: &Machine| machine.netns.display().to_string();
-        let server = TestNode::start(&[&["--node-name", "n1", "--netns", &netns(&machines[0])], args].concat());
+        let server =
+            TestNode::start(&[&["--node-name", "n1", "--netns", &netns(&machines[0])], args, of_server].concat());
         let agent = |(n, machine): (usize, &Machine)| {
-            TestNode::agent_with(&server, &format!("n{}", n + 1), &[&["--netns", &netns(machine)], args].concat())
+            agent(&server, &format!("n{}", n + 1), &[&["--netns", &netns(machine)], args].concat())
         };
         let agents = machines.iter().enumerate().skip(1).map(agent).collect();
         let cluster = Cluster { server, agents, machines, between, layout };

@@ -60,9 +60,9 @@ impl Dataplane {
                 let key = if is_pair { Key::Own(*address) } else { Key::Address(*address) };
                 want(set.into(), false, key, Family::of(address), None);
             }
-            for map in [Map::Ingress, Map::Egress] {
-                want(map.name(), true, Key::Address(*address), Family::of(address), None);
-            }
+        }
+        for Wanted { family, set, is_map, key, service } in verdicts(addresses) {
+            want(set, is_map, key, family, service);
         }
         let concerned = |compiled: &Compiled| -> HashMap<u32, String> {
             let has = |endpoint: &std::net::SocketAddr| addresses.contains(&endpoint.ip());
@@ -93,6 +93,15 @@ impl Dataplane {
         }
         (wanted, all)
     }
+}
+
+/// The elements that lead to the chains of these addresses' policies.
+pub fn verdicts(addresses: &[IpAddr]) -> Vec<Wanted> {
+    let of = |address: &IpAddr| {
+        let (family, key) = (Family::of(address), Key::Address(*address));
+        [Map::Ingress, Map::Egress].map(|map| Wanted { family, set: map.name(), is_map: true, key, service: None })
+    };
+    addresses.iter().flat_map(of).collect()
 }
 
 /// The list that makes an element relevant. The list's other slots lead to other endpoints.

@@ -30,9 +30,9 @@ pub enum Map {
     NodePorts,
     Own,
     /// The addresses of a group.
-    Group(u32),
+    Group(u64),
     /// The addresses and ports of a group.
-    GroupPorts(u32),
+    GroupPorts(u64),
     Isolated,
     Ingress,
     Egress,
@@ -126,7 +126,7 @@ pub enum Value {
     Goto(Chain),
     Jump(Chain),
     /// To the chain of a set of policies.
-    Judge(u32),
+    Judge(u64),
     Drop,
 }
 
@@ -188,7 +188,7 @@ impl fmt::Display for Value {
 }
 
 /// What the chain of a set of policies is called.
-pub fn policies_chain(number: u32) -> String {
+pub fn policies_chain(number: u64) -> String {
     format!("policies-{number:x}")
 }
 

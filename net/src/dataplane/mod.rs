@@ -24,6 +24,7 @@ mod fixed;
 mod followed;
 mod fragments;
 pub mod ids;
+mod judged;
 mod model;
 mod policies;
 mod policy;
@@ -49,6 +50,7 @@ pub use carriers::{Carrier, ask};
 pub use check::Commits;
 pub use conflicting_tables::{Conflict, conflicting_tables};
 pub use followed::Followed;
+pub use judged::{Chain, Judged, judged};
 pub use model::{Backends, Empty, Lost, NodeFacts, Protocol, Seniority, Service, ServicePort};
 pub use policy::{Allowed, Direction, Isolated, Member, Peers, Policy, PolicyChanges, Ports, Rule};
 pub use shares::{Keeper, PERIOD, Relief};
@@ -62,7 +64,7 @@ use compile::{Compiled, compile};
 use conntrack::Stale;
 use difference::Difference;
 use elements::{Batch, ElementKey, Map, Value};
-use ids::Ids;
+use ids::{Ids, PartIds};
 use policy::Policies;
 
 /// The tables of one node. Its methods block on the kernel: call them off the runtime's threads.
@@ -72,6 +74,7 @@ pub struct Dataplane {
     families: Vec<Family>,
     facts: NodeFacts,
     ids: Ids,
+    part_ids: PartIds,
     services: HashMap<String, Compiled>,
     claims: Claims,
     chains: Chains,
@@ -112,6 +115,7 @@ impl Dataplane {
             families: families.to_vec(),
             facts: NodeFacts::default(),
             ids: Ids::default(),
+            part_ids: PartIds::default(),
             services: HashMap::new(),
             claims: Claims::default(),
             chains: Chains::default(),

@@ -14,7 +14,7 @@ impl Dataplane {
     /// ([`Dataplane::closed_owners`]).
     pub fn apply_policies(&mut self, changes: PolicyChanges) -> Result<Change> {
         let started = Instant::now();
-        let difference = self.policies.decide(changes, &mut self.ids);
+        let difference = self.policies.decide(changes, &mut self.part_ids);
         let (added, deleted) = (difference.add.len(), difference.delete.len());
         let mut change = Change { added, deleted, ..Change::default() };
         if !self.is_to_be_loaded {
@@ -70,7 +70,7 @@ impl Dataplane {
             Err(error @ Error::Nft(_)) => error,
             Err(error) => return Err(error),
         };
-        let suspects: Vec<u32> =
+        let suspects: Vec<u64> =
             self.policies.all().into_iter().filter(|policy| self.policies.refuse(*policy, "")).collect();
         if suspects.is_empty() {
             return Err(error);
@@ -90,14 +90,14 @@ impl Dataplane {
     }
 
     /// Gives policies without rules those that they have, as far as the kernel takes them.
-    fn open_policies(&mut self, policies: &[u32]) -> Result<()> {
+    fn open_policies(&mut self, policies: &[u64]) -> Result<()> {
         self.policies.allow(policies);
         self.make_parts(policies)
     }
 
     /// Makes chains and sets, those first that others name. What is refused is halved until it is one: if that is a policy, its chain
     /// has no rules.
-    fn make_parts(&mut self, parts: &[u32]) -> Result<()> {
+    fn make_parts(&mut self, parts: &[u64]) -> Result<()> {
         let error = match self.nft(self.policies.script_of(parts)) {
             Ok(()) => {
                 self.policies.add_made(parts);
@@ -124,7 +124,7 @@ impl Dataplane {
         let (left, script) = self.policies.left_over();
         let removed = if script.is_empty() { Ok(()) } else { self.nft(script) };
         match removed {
-            Ok(()) => self.policies.forget(&left, &mut self.ids),
+            Ok(()) => self.policies.forget(&left, &mut self.part_ids),
             Err(error) => tracing::warn!(%error, "chains that no policy needs stay"),
         }
     }

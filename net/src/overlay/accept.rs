@@ -1,11 +1,33 @@
 //! What of other Nodes' objects is believed: no range and no address that would draw what is not its node's.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::{Own, Peer};
+
+/// No Pod's and no machine's addresses: unspecified, loopback, link-local, multicast, broadcast, and IPv4 within IPv6.
+const SPECIAL: [IpNet; 10] = [
+    v4([0, 0, 0, 0], 32),
+    v4([127, 0, 0, 0], 8),
+    v4([169, 254, 0, 0], 16),
+    v4([224, 0, 0, 0], 4),
+    v4([255, 255, 255, 255], 32),
+    v6(0, 128),
+    v6(1, 128),
+    v6(0xffff_0000_0000, 96),
+    v6(0xfe80 << 112, 10),
+    v6(0xff00 << 112, 8),
+];
+
+const fn v4([a, b, c, d]: [u8; 4], prefix: u8) -> IpNet {
+    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(a, b, c, d), prefix))
+}
+
+const fn v6(bits: u128, prefix: u8) -> IpNet {
+    IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::from_bits(bits), prefix))
+}
 
 /// The ranges that have been accepted, of which no two overlap: the first address of each to its last one and whose it is.
 #[derive(Default)]
@@ -19,7 +41,7 @@ impl<'a> Accepted<'a> {
     /// The range is others' as well; why, in words.
     pub fn take(&mut self, own: &Own, peer: &'a Peer, range: &IpNet) -> Result<(), String> {
         let refuse = |why: &str| Err(format!("the Pod range {range} of node {}: {why}", peer.name));
-        if range.prefix_len() == 0 || is_special(&range.network()) {
+        if range.prefix_len() == 0 || is_special(range) {
             return refuse("it is no range for Pods");
         }
         if own.pod_ranges.iter().any(|of_own| overlap(of_own, range)) {
@@ -50,15 +72,12 @@ pub(super) fn is_reachable_at(own: &Own, address: &IpAddr) -> bool {
     let on_links = own.uplinks.iter().flat_map(|link| &link.addresses).map(IpNet::addr);
     let is_own = own.addresses.iter().copied().chain(on_links).any(|it| it == *address);
     let mut ranges = own.service_ranges.iter().chain(&own.pod_ranges);
-    !(is_own || is_special(address) || ranges.any(|range| range.contains(address)))
+    !(is_own || is_special(&IpNet::from(*address)) || ranges.any(|range| range.contains(address)))
 }
 
-fn is_special(address: &IpAddr) -> bool {
-    let is_link_local = match address {
-        IpAddr::V4(address) => address.is_link_local() || address.is_broadcast(),
-        IpAddr::V6(address) => address.is_unicast_link_local() || address.to_ipv4_mapped().is_some(),
-    };
-    address.is_unspecified() || address.is_loopback() || address.is_multicast() || is_link_local
+/// Whether any of a range is.
+fn is_special(range: &IpNet) -> bool {
+    SPECIAL.iter().any(|special| overlap(special, range))
 }
 
 fn overlap(one: &IpNet, other: &IpNet) -> bool {

@@ -68,6 +68,8 @@ pub enum Storage {
     As(Conversion),
     /// The same for a custom resource.
     Version(&'static Kind),
+    /// Nowhere: each is derived from an object of another row, has its name, and changes with it.
+    View(View),
     /// Nowhere: created objects are answered (reviews), and read objects are generated from nodes' reports (metrics).
     Nowhere,
 }
@@ -82,6 +84,15 @@ pub struct Conversion {
     pub from_stored: fn(&mut Object),
     /// The stored name of a field in a field selector.
     pub field: fn(&str) -> &str,
+}
+
+/// How an object is derived from another one.
+#[derive(Clone, Copy)]
+pub struct View {
+    /// The row that is stored.
+    pub source: fn() -> &'static Kind,
+    /// What is shown of an object, by its stored bytes, without its type. `None`: nothing.
+    pub show: fn(&[u8]) -> Option<Object>,
 }
 
 /// All verbs of a stored kind.
@@ -202,6 +213,13 @@ impl Kind {
     pub fn is_stored(&self) -> bool {
         matches!(self.storage, Storage::Own)
     }
+    /// How its objects are derived from others'.
+    pub fn view(&self) -> Option<View> {
+        match self.storage {
+            Storage::View(view) => Some(view),
+            _ => None,
+        }
+    }
     /// The row of its stored objects: itself, or another version.
     pub fn stored(&'static self) -> &'static Kind {
         match self.storage {
@@ -243,8 +261,12 @@ impl Kind {
         let named = self.custom().map(|version| version.list_kind.clone()).filter(|named| !named.is_empty());
         named.unwrap_or_else(|| format!("{}List", self.kind))
     }
-    /// The store prefix, as in etcd: `/registry/<resource>/` (without upstream's historical names `services/specs`, `minions`).
+    /// The store prefix, as in etcd: `/registry/<resource>/` (without upstream's historical names `services/specs`, `minions`). What is
+    /// derived from others is found by these.
     pub fn prefix(&self) -> String {
+        if let Some(view) = self.view() {
+            return (view.source)().prefix();
+        }
         if self.group.is_empty() {
             format!("/registry/{}/", self.plural)
         } else {

@@ -92,6 +92,17 @@ pub async fn inspect(machine: &Machine, pod: &PodRef) -> Result<Value, Status> {
     }))
 }
 
+/// By what the Pod's traffic is judged.
+///
+/// # Errors
+///
+/// The kernel cannot be asked.
+pub async fn policies(machine: &Machine, pod: &PodRef) -> Result<Value, Status> {
+    let addresses = machine.network.addresses_of(&pod.uid).unwrap_or_default();
+    let judged = machine.network.judged(addresses.clone()).await.map_err(Status::internal)?;
+    Ok(json!({ "pod": pod, "addresses": addresses, "judged": judged }))
+}
+
 /// The elements of the node's nftables sets that carry the Pod's traffic, as read from the kernel.
 async fn services(machine: &Machine, uid: &str, errors: &mut Vec<String>) -> Value {
     let addresses = machine.network.addresses_of(uid).unwrap_or_default();

@@ -24,7 +24,7 @@ use super::{disk, endpoints::Endpoints, logs, machine::Machine, residents::Resid
 use frames::{Frames, receive, send};
 use podwright_api::{
     Status,
-    rpc::{PodRef, Session, Task},
+    rpc::{InspectOptions, PodRef, Session, Task},
     shares::{Shares, Slot},
     stream::{Frame, FrameCodec, STATUS, STDOUT},
 };
@@ -197,8 +197,8 @@ impl Sessions {
                 forward::dial(machine, frames, &address, pod.as_deref()).await
             }
             Task::Image(options) => image::serve(machine, frames, options).await,
-            Task::Inspect { pod } => {
-                let (found, _room) = self.inspected(&pod).await?;
+            Task::Inspect { pod, options } => {
+                let (found, _room) = self.inspected(&pod, options).await?;
                 show(frames, found).await
             }
             Task::Trace { pod } => {
@@ -209,11 +209,21 @@ impl Sessions {
     }
 
     /// Inspects a Pod; returns the output and reserves its space until it is read.
-    async fn inspected(&self, pod: &PodRef) -> Result<(Bytes, SemaphorePermit<'static>), Status> {
+    async fn inspected(
+        &self,
+        pod: &PodRef,
+        options: InspectOptions,
+    ) -> Result<(Bytes, SemaphorePermit<'static>), Status> {
         let pod = self.resident(pod, None).await?;
         // Neither is ever closed.
         let _place = INSPECTING.acquire().await.map_err(Status::internal)?;
-        let looked = tokio::time::timeout(INSPECTION, inspect::inspect(&self.machine, &pod)).await;
+        let look = async {
+            match options.policies {
+                true => inspect::policies(&self.machine, &pod).await,
+                false => inspect::inspect(&self.machine, &pod).await,
+            }
+        };
+        let looked = tokio::time::timeout(INSPECTION, look).await;
         let found = looked.map_err(|_| Status::timeout("the Pod could not be looked at in time"))??.to_string();
         let room = room_for(found.len())?;
         Ok((Bytes::from(found), room))

@@ -36,7 +36,7 @@ impl Gate {
     }
 
     pub fn adopted(&self, pod: &Pod) {
-        self.0.send(Asked::Adopted(Arc::new(PodView::of(pod).on_its_node()))).ok();
+        self.0.send(Asked::Adopted(Arc::new(PodView::of(pod)))).ok();
     }
 
     pub fn recovered(&self) {
@@ -51,7 +51,7 @@ impl Gate {
     pub async fn admit(&self, pod: &Pod) -> Result<(), String> {
         let (sender, answer) = oneshot::channel();
         let unknown = || Err("its NetworkPolicies are not known yet, or not in force".to_owned());
-        if self.0.send(Asked::Admit(Arc::new(PodView::of(pod).on_its_node()), sender)).is_err() {
+        if self.0.send(Asked::Admit(Arc::new(PodView::of(pod)), sender)).is_err() {
             return unknown();
         }
         match tokio::time::timeout(PATIENCE, answer).await {

@@ -8,9 +8,9 @@ use podwright_api::selector::LabelSelector;
 use podwright_client::Key;
 use podwright_net::dataplane::Member;
 
+use super::peers::{Group, Namespaces};
 use super::pod::PodView;
-use super::rules::Group;
-use super::spec::Namespaces;
+
 
 /// Labels, as objects have them.
 pub type Labels = BTreeMap<String, String>;

@@ -14,5 +14,16 @@ pub const ELEMENTS: usize = crate::shares::ELEMENTS;
 /// The peers of a rule times its ports, in all rules of a policy that are about one direction: what it takes to compile them.
 pub const PAIRS: usize = ELEMENTS;
 
+/// What of a namespace's policies is more than a node has room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TooMuch {
+    #[error("with what is older in its namespace it takes more than {GROUPS} groups of Pods: it lets nothing through")]
+    Groups,
+    #[error(
+        "with what is older in its namespace it takes more than {ELEMENTS} addresses, ranges and ports: it lets nothing through"
+    )]
+    Elements,
+}
+
 /// What a selector looks up at most to match one Pod or namespace: its labels, and the values that they may have.
 pub const LOOKUPS: usize = 1024;

@@ -6,6 +6,7 @@
 mod gate;
 mod groups;
 mod limits;
+mod peers;
 mod pod;
 mod policies;
 mod ranges;

@@ -1,4 +1,7 @@
-//! What policies go by of a Pod: where it is, its labels, addresses and named ports. Of a hundred thousand Pods no more is kept.
+//! What policies go by of a Pod: its labels, addresses and named ports. Of a hundred thousand Pods no more is kept.
+//!
+//! Of this node's Pods the agent tells, and where they are says the node's own network. Of all others the API tells, by their
+//! [`PodIdentity`]s.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -6,7 +9,7 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::{Metadata, NamespaceResourceScope, Resource};
-use podwright_api::pod_references;
+use podwright_api::pod_identity::{self, PodIdentity};
 use podwright_net::dataplane::Protocol;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -25,43 +28,23 @@ pub struct NamedPort {
 pub struct PodView {
     pub metadata: ObjectMeta,
     pub node: String,
-    pub host_network: bool,
-    /// It stands for a static Pod, and is its node's word.
-    pub mirror: bool,
-    /// It has ended: its addresses may be another's.
-    pub done: bool,
+    /// As its node reports them; of this node's Pods none.
     pub addresses: Vec<IpAddr>,
     pub ports: Vec<NamedPort>,
 }
 
 impl PodView {
+    /// A Pod of this node: its addresses are what the node has given it, and it has ended when it has none.
     pub fn of(pod: &Pod) -> PodView {
-        let (spec, status) = (pod.spec.as_ref(), pod.status.as_ref());
         let metadata = ObjectMeta {
             name: pod.metadata.name.clone(),
             namespace: pod.metadata.namespace.clone(),
             uid: pod.metadata.uid.clone(),
-            resource_version: pod.metadata.resource_version.clone(),
             labels: pod.metadata.labels.clone(),
             ..ObjectMeta::default()
         };
-        let ips = status.into_iter().flat_map(|status| status.pod_ips.iter().flatten());
-        let phase = status.and_then(|status| status.phase.as_deref());
-        PodView {
-            metadata,
-            node: spec.and_then(|spec| spec.node_name.clone()).unwrap_or_default(),
-            mirror: pod.metadata.annotations.iter().any(|all| all.contains_key(pod_references::MIRROR)),
-            host_network: spec.is_some_and(|spec| spec.host_network == Some(true)),
-            done: matches!(phase, Some("Succeeded" | "Failed")),
-            addresses: ips.filter_map(|ip| ip.ip.parse().ok()).collect(),
-            ports: named_ports(pod),
-        }
-    }
-
-    /// What matters of it where it runs: its addresses are what the node has given it, and it has ended when it has none.
-    pub fn on_its_node(mut self) -> PodView {
-        self.metadata.resource_version = None;
-        PodView { done: false, addresses: Vec::new(), ..self }
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
+        PodView { metadata, node, addresses: Vec::new(), ports: named_ports(pod) }
     }
 
     /// What stands for the cluster's DNS, which each node answers itself: as who asks for it elsewhere names it.
@@ -94,6 +77,11 @@ impl PodView {
         let named = self.ports.iter().filter(move |port| port.name == name && port.protocol == protocol);
         named.map(|port| port.number)
     }
+
+    /// Whether other nodes are told of it: what all of them would keep has a bound.
+    pub fn is_told(&self) -> bool {
+        pod_identity::is_told(self.labels(), self.ports.iter().map(|port| port.name.as_str()))
+    }
 }
 
 /// Those of its containers, and of init containers that run beside them.
@@ -111,12 +99,23 @@ fn named_ports(pod: &Pod) -> Vec<NamedPort> {
     named.collect()
 }
 
+impl From<PodIdentity> for PodView {
+    fn from(identity: PodIdentity) -> PodView {
+        let PodIdentity { metadata, node_name, pod_ips, ports } = identity;
+        let named = ports.into_iter().filter_map(|port| {
+            let protocol = protocol(Some(&port.protocol))?;
+            Some(NamedPort { name: port.name, protocol, number: port.container_port })
+        });
+        PodView { metadata, node: node_name, addresses: pod_ips, ports: named.collect() }
+    }
+}
+
 impl Resource for PodView {
-    const API_VERSION: &'static str = Pod::API_VERSION;
-    const GROUP: &'static str = Pod::GROUP;
-    const KIND: &'static str = Pod::KIND;
-    const VERSION: &'static str = Pod::VERSION;
-    const URL_PATH_SEGMENT: &'static str = Pod::URL_PATH_SEGMENT;
+    const API_VERSION: &'static str = PodIdentity::API_VERSION;
+    const GROUP: &'static str = PodIdentity::GROUP;
+    const KIND: &'static str = PodIdentity::KIND;
+    const VERSION: &'static str = PodIdentity::VERSION;
+    const URL_PATH_SEGMENT: &'static str = PodIdentity::URL_PATH_SEGMENT;
     type Scope = NamespaceResourceScope;
 }
 
@@ -132,6 +131,6 @@ impl Metadata for PodView {
 
 impl<'de> Deserialize<'de> for PodView {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<PodView, D::Error> {
-        Ok(PodView::of(&Pod::deserialize(deserializer)?))
+        Ok(PodView::from(PodIdentity::deserialize(deserializer)?))
     }
 }

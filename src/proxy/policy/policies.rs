@@ -1,6 +1,6 @@
 //! What a node's policies come to: whom each of its Pods talks with, and who is of which group.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -11,11 +11,15 @@ use podwright_net::IpNet;
 use podwright_net::dataplane::{Allowed, Direction, Isolated, PolicyChanges, Seniority};
 
 use super::groups::{Groups, Labels, matches};
-use super::limits::{ELEMENTS, GROUPS, RULES};
+use super::limits::{ELEMENTS, GROUPS, RULES, TooMuch};
+use super::peers::Group;
 use super::pod::{NamedPort, PodView};
-use super::rules::{Compiled, Group, compile};
+use super::rules::{Compiled, compile};
 use super::spec::{self, Spec};
 use crate::compile::seniority;
+
+/// The namespace of Pods that nobody knows.
+const NOBODYS: &str = "";
 
 /// A policy, as far as it is understood.
 #[derive(Debug)]
@@ -24,11 +28,14 @@ struct Known {
     said: Said,
     /// Why nothing is let through by it, though it is understood.
     left_out: Option<String>,
-    /// By direction and, where a name of a port has a say, the ports of the Pod.
-    compiled: HashMap<(Direction, Vec<NamedPort>), Arc<Compiled>>,
+    /// For this node's Pods: by direction and, where names of ports have a say, what they stand for in the Pod.
+    compiled: HashMap<Variant, Arc<Compiled>>,
 }
 
-#[derive(Debug)]
+/// For whom a policy is compiled: Pods alike get the same.
+type Variant = (Direction, Vec<NamedPort>);
+
+#[derive(Debug, PartialEq)]
 enum Said {
     Spec(Spec),
     /// Whom it selects, and why nothing else is known of it.
@@ -51,20 +58,33 @@ pub struct Outcome {
     pub troubled: Vec<(String, String)>,
 }
 
+impl Outcome {
+    /// Adds what is other since.
+    pub fn extend(&mut self, later: Outcome) {
+        self.changes.extend(later.changes);
+        self.troubled.extend(later.troubled);
+    }
+}
+
 /// What is wanted of this node's policies. Pure.
 #[derive(Debug, Default)]
 pub struct Policies {
     node: String,
     policies: BTreeMap<Key, Known>,
     locals: BTreeMap<String, Local>,
-    pods: BTreeMap<Key, Arc<PodView>>,
+    /// Pods of other nodes.
+    peers: BTreeMap<Key, Arc<PodView>>,
     /// The ranges of each node's Pods.
     nodes: HashMap<String, Vec<IpNet>>,
     groups: Groups,
     isolated: BTreeMap<String, Isolated>,
     troubles: BTreeMap<String, String>,
-    /// Whether whom this node's Pods talk with is to be decided anew.
-    is_dirty: bool,
+    /// The groups of each namespace's policies.
+    groups_of: BTreeMap<String, BTreeMap<Arc<str>, Group>>,
+    /// The namespaces whose Pods' peers are to be decided anew, the longest waiting first.
+    dirty: VecDeque<String>,
+    /// What has changed since it was last asked for.
+    outcome: Outcome,
 }
 
 /// What one Pod's policies come to.
@@ -86,10 +106,7 @@ impl Policies {
         policies
     }
 
-    /// How many policies there are.
-    pub fn len(&self) -> usize {
-        self.policies.len()
-    }
+    /// Whether there are no policies.
     pub fn is_empty(&self) -> bool {
         self.policies.is_empty()
     }
@@ -109,6 +126,11 @@ impl Policies {
     }
 
     fn say(&mut self, key: &Key, found: Option<(Said, Seniority)>) {
+        // What it says otherwise is nothing to policies.
+        let known = self.policies.get(key).map(|known| (&known.said, &known.seniority));
+        if known == found.as_ref().map(|(said, seniority)| (said, seniority)) {
+            return;
+        }
         // What there is room for may be others now.
         let others = self.policies.range_mut(Key::new(&*key.namespace, "")..);
         others.take_while(|(other, _)| other.namespace == key.namespace).for_each(|(_, known)| known.left_out = None);
@@ -119,18 +141,27 @@ impl Policies {
             }
             None => drop(self.policies.remove(key)),
         }
-        self.is_dirty = true;
+        self.soil(&key.namespace);
+        self.soil(NOBODYS);
+    }
+
+    /// What the Pods of this namespace talk with is to be decided anew.
+    fn soil(&mut self, namespace: &str) {
+        if !self.dirty.iter().any(|dirty| dirty == namespace) {
+            self.dirty.push_back(namespace.to_owned());
+        }
     }
 
     pub fn set_namespace(&mut self, name: &str, labels: Option<Labels>) {
         self.groups.set_namespace(name, labels);
     }
 
-    /// A Pod of any node.
-    pub fn set_pod(&mut self, key: &Key, pod: Option<Arc<PodView>>) {
-        match pod {
-            Some(pod) => drop(self.pods.insert(key.clone(), pod)),
-            None => drop(self.pods.remove(key)),
+    /// A Pod of any node, as the API tells of it: those of this node are its [`Policies::set_locals`], whatever is told.
+    pub fn set_peer(&mut self, key: &Key, pod: Option<Arc<PodView>>) {
+        match pod.filter(|pod| pod.node != self.node) {
+            Some(pod) => drop(self.peers.insert(key.clone(), pod)),
+            None if self.peers.remove(key).is_none() => return,
+            None => {}
         }
         self.place(key);
     }
@@ -142,7 +173,7 @@ impl Policies {
         }
         let is_other = |node: &str| nodes.get(node) != self.nodes.get(node);
         let moved: Vec<Key> =
-            self.pods.iter().filter(|(_, pod)| is_other(&pod.node)).map(|(key, _)| key.clone()).collect();
+            self.peers.iter().filter(|(_, pod)| is_other(&pod.node)).map(|(key, _)| key.clone()).collect();
         self.nodes = nodes;
         moved.iter().for_each(|key| self.place(key));
     }
@@ -153,17 +184,35 @@ impl Policies {
             return;
         }
         let before = std::mem::replace(&mut self.locals, locals);
-        let of = |local: &Local| local.pod.as_ref().map(|pod| Key::new(pod.namespace(), pod.name()));
-        let other = |(uid, local): &(&String, &Local)| before.get(*uid) != Some(*local);
-        let gone = before.iter().filter(|(uid, _)| !self.locals.contains_key(*uid));
-        let moved = self.locals.iter().filter(other).chain(gone);
-        let keys: BTreeSet<Key> = moved.filter_map(|(_, local)| of(local)).collect();
-        keys.iter().for_each(|key| self.place(key));
-        self.is_dirty = true;
+        // No Pod has such a name: one of another node may have this one's by now.
+        let key = |uid: &str, pod: &PodView| Key::new(pod.namespace(), format!("({uid})"));
+        let mut dirty = BTreeSet::new();
+        for (uid, local) in before.iter().filter(|(uid, local)| self.locals.get(*uid) != Some(*local)) {
+            local.pod.iter().for_each(|pod| self.groups.set_pod(&key(uid, pod), None));
+            dirty.insert(local.namespace().to_owned());
+        }
+        for (uid, local) in self.locals.iter().filter(|(uid, local)| before.get(*uid) != Some(*local)) {
+            let found = |pod: &Arc<PodView>| (pod.clone(), local.addresses.clone());
+            local.pod.iter().for_each(|pod| self.groups.set_pod(&key(uid, pod), Some(found(pod))));
+            dirty.insert(local.namespace().to_owned());
+        }
+        dirty.iter().for_each(|namespace| self.soil(namespace));
     }
 
     pub fn locals(&self) -> &BTreeMap<String, Local> {
         &self.locals
+    }
+
+    /// Whether there are policies that there was no room for.
+    pub fn has_left_out(&self) -> bool {
+        self.policies.values().any(|known| known.left_out.is_some())
+    }
+
+    /// Looks for room once more: there may be fewer Pods than when it was looked for last.
+    pub fn reconsider(&mut self) {
+        let left_out = self.policies.iter_mut().filter(|(_, known)| known.left_out.take().is_some());
+        let namespaces: BTreeSet<String> = left_out.map(|(key, _)| key.namespace.to_string()).collect();
+        namespaces.iter().for_each(|namespace| self.soil(namespace));
     }
 
     /// Why the policies of a Pod of this node are not in force as they were written.
@@ -171,47 +220,72 @@ impl Policies {
         self.troubles.get(uid).map(String::as_str)
     }
 
-    /// Compiles what has changed.
-    pub fn update(&mut self) -> Outcome {
-        let mut outcome = Outcome::default();
-        if std::mem::take(&mut self.is_dirty) {
-            self.bound();
-            self.decide(&mut outcome);
-        }
-        outcome.changes.members = self.groups.settle();
+    /// The namespaces that are to be decided anew, the longest waiting first.
+    pub fn dirty(&self) -> impl Iterator<Item = &str> {
+        self.dirty.iter().map(String::as_str)
+    }
+
+    /// Whether what is in force for this Pod of this node may be other than what is known.
+    pub fn is_undecided(&self, uid: &str) -> bool {
+        self.locals.get(uid).is_some_and(|local| self.dirty.iter().any(|dirty| dirty == local.namespace()))
+    }
+
+    /// Decides whom the Pods of this namespace talk with.
+    pub fn decide(&mut self, namespace: &str) {
+        self.dirty.retain(|dirty| dirty != namespace);
+        self.bound(namespace);
+        self.judge(namespace);
+    }
+
+    /// What has changed by all that was decided, and by Pods that came and went.
+    pub fn settle(&mut self) -> Outcome {
+        let groups = self.groups_of.values().flatten().map(|(name, group)| (name.clone(), group.clone()));
+        self.groups.set_groups(groups.collect());
+        let members = self.groups.settle();
         // Groups grow by Pods, too.
-        if !outcome.changes.members.is_empty() && self.bound() {
-            self.decide(&mut outcome);
-            outcome.changes.members.extend(self.groups.settle());
+        if !members.is_empty() {
+            let namespaces: BTreeSet<String> = self.locals.values().map(|local| local.namespace().to_owned()).collect();
+            let fuller: Vec<String> = namespaces.into_iter().filter(|namespace| self.bound(namespace)).collect();
+            fuller.iter().for_each(|namespace| self.soil(namespace));
         }
+        let mut outcome = std::mem::take(&mut self.outcome);
+        outcome.changes.members = members;
         outcome
     }
 
-    /// Says where a Pod is: an address is believed if it is of the range of the Pod's node, which is not the node's word. Those of
-    /// this node's Pods are known before anybody is told. Of another node's static Pods all is that node's word: it could have them
-    /// be anybody, anywhere.
+    /// Decides and settles all.
+    pub fn update(&mut self) -> Outcome {
+        let mut outcome = Outcome::default();
+        loop {
+            while let Some(namespace) = self.dirty.front().cloned() {
+                self.decide(&namespace);
+            }
+            outcome.extend(self.settle());
+            if self.dirty.is_empty() {
+                return outcome;
+            }
+        }
+    }
+
+    /// Says where a Pod of another node is: an address is believed if it is of the range of the Pod's node, which is not that node's
+    /// word.
     fn place(&mut self, key: &Key) {
-        let is_peer = |pod: &&Arc<PodView>| !pod.host_network && !pod.done && (!pod.mirror || pod.node == self.node);
-        let found = self.pods.get(key).filter(is_peer).map(|pod| {
-            let local = self.locals.get(pod.uid()).map(|local| local.addresses.as_slice()).unwrap_or_default();
+        let found = self.peers.get(key).map(|pod| {
             let ranges = self.nodes.get(&pod.node).map(Vec::as_slice).unwrap_or_default();
             let is_its = |address: &&IpAddr| ranges.iter().any(|range| range.contains(*address));
-            let mut addresses: Vec<IpAddr> = pod.addresses.iter().filter(is_its).chain(local).copied().collect();
-            addresses.sort_unstable();
-            addresses.dedup();
-            (pod.clone(), addresses)
+            (pod.clone(), pod.addresses.iter().filter(is_its).copied().collect())
         });
         self.groups.set_pod(key, found);
     }
 
-    /// What each of this node's Pods is let do, and the groups that it takes.
-    fn decide(&mut self, outcome: &mut Outcome) {
+    /// What each of this node's Pods in a namespace is let do, and the groups that it takes.
+    fn judge(&mut self, namespace: &str) {
         let mut groups = BTreeMap::new();
         let mut isolated = BTreeMap::new();
         let mut troubles = BTreeMap::new();
-        for (uid, local) in &self.locals {
+        for (uid, local) in self.locals.iter().filter(|(_, local)| local.namespace() == namespace) {
             let Verdict { isolated: own, trouble } = match &local.pod {
-                Some(pod) => judge(&mut self.policies, pod, local.addresses.clone(), &mut groups),
+                Some(pod) => judge(&self.policies, pod, local.addresses.clone(), &mut groups),
                 None if self.policies.is_empty() => Verdict::default(),
                 None => Verdict { isolated: Isolated::cut_off(local.addresses.clone()), trouble: None },
             };
@@ -220,76 +294,81 @@ impl Policies {
             }
             troubles.extend(trouble.map(|why| (uid.clone(), why)));
         }
-        self.groups.set_groups(groups);
-        for uid in self.isolated.keys().filter(|uid| !isolated.contains_key(*uid)) {
-            outcome.changes.isolated.insert(uid.clone(), Isolated::default());
+        self.groups_of.insert(namespace.to_owned(), groups);
+        self.groups_of.retain(|_, groups| !groups.is_empty());
+        // Those that have gone are of no namespace any more.
+        let locals = &self.locals;
+        let is_here = |uid: &String| locals.get(uid).is_none_or(|local| local.namespace() == namespace);
+        let changes = &mut self.outcome.changes.isolated;
+        for uid in self.isolated.keys().filter(|uid| is_here(uid) && !isolated.contains_key(*uid)) {
+            changes.insert(uid.clone(), Isolated::default());
         }
         for (uid, own) in isolated.iter().filter(|(uid, own)| self.isolated.get(*uid) != Some(*own)) {
-            outcome.changes.isolated.insert(uid.clone(), own.clone());
+            changes.insert(uid.clone(), own.clone());
         }
         let new = troubles.iter().filter(|(uid, why)| self.troubles.get(*uid) != Some(*why));
-        outcome.troubled.extend(new.map(|(uid, why)| (uid.clone(), why.clone())));
-        (self.isolated, self.troubles) = (isolated, troubles);
+        self.outcome.troubled.extend(new.map(|(uid, why)| (uid.clone(), why.clone())));
+        self.isolated.retain(|uid, _| !is_here(uid));
+        self.isolated.extend(isolated);
+        self.troubles.retain(|uid, _| !is_here(uid));
+        self.troubles.extend(troubles);
     }
 
     /// Leaves out what a namespace has no room for, its youngest policies; whether there was one that it had room for until now.
-    fn bound(&mut self) -> bool {
-        let mut locals: BTreeMap<String, Vec<Arc<PodView>>> = BTreeMap::new();
-        for pod in self.locals.values().filter_map(|local| local.pod.clone()) {
-            locals.entry(pod.namespace().to_owned()).or_default().push(pod);
-        }
+    fn bound(&mut self, namespace: &str) -> bool {
+        let own = self.locals.values().filter(|local| local.namespace() == namespace);
+        let pods: Vec<Arc<PodView>> = own.filter_map(|local| local.pod.clone()).collect();
+        let within = self.policies.range_mut(Key::new(namespace, "")..);
+        let within = within.take_while(|(key, _)| *key.namespace == *namespace).map(|(_, known)| known);
+        let mut own: Vec<&mut Known> = within.filter(|known| known.left_out.is_none()).collect();
+        own.sort_by(|a, b| a.seniority.cmp(&b.seniority));
+        let mut share = Share::default();
         let mut any = false;
-        for (namespace, pods) in locals {
-            let within = self.policies.range_mut(Key::new(&*namespace, "")..);
-            let within = within.take_while(|(key, _)| key.namespace == namespace).map(|(_, known)| known);
-            let mut own: Vec<&mut Known> = within.filter(|known| known.left_out.is_none()).collect();
-            own.sort_by(|a, b| a.seniority.cmp(&b.seniority));
-            let mut share = Share::default();
-            for known in own {
-                known.left_out = share.take(known.wanted(&pods), &self.groups).err();
-                any |= known.left_out.is_some();
+        for known in own {
+            if let Err(why) = known.take(&pods, &mut share, &self.groups) {
+                known.left_out = Some(why.to_string());
+                known.compiled = HashMap::new();
+                any = true;
             }
         }
         any
     }
 }
 
+impl Local {
+    /// The namespace that it is decided with.
+    fn namespace(&self) -> &str {
+        self.pod.as_ref().map_or(NOBODYS, |pod| pod.namespace())
+    }
+}
+
 /// What the policies of a namespace have taken, the oldest first.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Share {
     groups: BTreeSet<Arc<str>>,
     weight: usize,
 }
 
 impl Share {
-    /// Takes these groups and so much beside them.
+    /// Takes what a policy comes to for some Pods.
     ///
     /// # Errors
     ///
-    /// There is no room; in words.
-    fn take(&mut self, (groups, weight): (BTreeMap<Arc<str>, Group>, usize), known: &Groups) -> Result<(), String> {
-        let no_room = |most: usize, what: &str| {
-            Err(format!(
-                "with what is older in its namespace it takes more than {most} {what}: it lets nothing through"
-            ))
-        };
-        let new: Vec<_> = groups.into_iter().filter(|(name, _)| !self.groups.contains(name)).collect();
-        if self.groups.len() + new.len() > GROUPS {
-            return no_room(GROUPS, "groups of Pods");
-        }
-        let mut sum = self.weight + weight;
-        for (name, group) in &new {
-            if sum > ELEMENTS {
-                break;
+    /// There is no room.
+    fn take(&mut self, compiled: &Compiled, known: &Groups) -> Result<(), TooMuch> {
+        self.weight += compiled.weight;
+        for (name, group) in &compiled.groups {
+            if self.weight > ELEMENTS {
+                return Err(TooMuch::Elements);
             }
-            sum += known.size(name, group, ELEMENTS - sum + 1);
+            if self.groups.insert(name.clone()) {
+                self.weight += known.size(name, group, ELEMENTS - self.weight + 1);
+            }
+            if self.groups.len() > GROUPS {
+                return Err(TooMuch::Groups);
+            }
         }
-        if sum > ELEMENTS {
-            return no_room(ELEMENTS, "addresses, ranges and ports");
-        }
-        self.weight = sum;
-        self.groups.extend(new.into_iter().map(|(name, _)| name));
-        Ok(())
+        if self.weight > ELEMENTS { Err(TooMuch::Elements) } else { Ok(()) }
     }
 }
 
@@ -315,33 +394,49 @@ impl Known {
         }
     }
 
-    /// The groups that it takes for these Pods of its namespace, and what beside them.
-    fn wanted(&mut self, pods: &[Arc<PodView>]) -> (BTreeMap<Arc<str>, Group>, usize) {
-        let mut all: BTreeMap<*const Compiled, Arc<Compiled>> = BTreeMap::new();
-        for pod in pods {
-            if !self.selects(pod) {
-                continue;
+    /// Compiles it for these Pods of its namespace, one after the other as long as there is room; what is of no Pod any more goes.
+    ///
+    /// # Errors
+    ///
+    /// There is no room; nothing is taken.
+    fn take(&mut self, pods: &[Arc<PodView>], share: &mut Share, known: &Groups) -> Result<(), TooMuch> {
+        let Said::Spec(spec) = &self.said else { return Ok(()) };
+        let mut before = std::mem::take(&mut self.compiled);
+        let mut with = share.clone();
+        for pod in pods.iter().filter(|pod| matches(&spec.pods, pod.labels())) {
+            for direction in [Direction::Ingress, Direction::Egress] {
+                let Some(rules) = of(spec, direction) else { continue };
+                let variant = variant(spec, direction, pod);
+                if self.compiled.contains_key(&variant) {
+                    continue;
+                }
+                let compiled = match before.remove(&variant) {
+                    Some(compiled) => compiled,
+                    None => Arc::new(compile(rules, direction, pod)?),
+                };
+                with.take(&compiled, known)?;
+                self.compiled.insert(variant, compiled);
             }
-            let both = [Direction::Ingress, Direction::Egress];
-            let compiled = both.into_iter().filter_map(|direction| self.compiled(direction, pod)).collect::<Vec<_>>();
-            all.extend(compiled.into_iter().map(|compiled| (Arc::as_ptr(&compiled), compiled)));
         }
-        let weight = all.values().map(|compiled| compiled.weight()).sum();
-        (all.into_values().flat_map(|compiled| compiled.groups.clone()).collect(), weight)
+        *share = with;
+        Ok(())
     }
 
-    /// What it lets through to or from a Pod.
-    fn compiled(&mut self, direction: Direction, pod: &PodView) -> Option<Arc<Compiled>> {
+    /// What it lets through to or from a Pod for which it has been compiled.
+    fn compiled(&self, direction: Direction, pod: &PodView) -> Option<&Arc<Compiled>> {
         let Said::Spec(spec) = &self.said else { return None };
-        let rules = of(spec, direction)?;
-        let has_name = |rule: &spec::Rule| rule.ports.iter().any(|port| matches!(port.number, spec::Number::Name(_)));
-        let ports = match direction == Direction::Ingress && rules.iter().any(has_name) {
-            true => pod.ports.clone(),
-            false => Vec::new(),
-        };
-        let new = || Arc::new(compile(rules, direction, pod));
-        Some(self.compiled.entry((direction, ports)).or_insert_with(new).clone())
+        of(spec, direction)?;
+        self.compiled.get(&variant(spec, direction, pod))
     }
+}
+
+/// What of a Pod has a say in what a policy is for it: the ports that it calls by name, where the names are the Pod's own.
+fn variant(spec: &Spec, direction: Direction, pod: &PodView) -> Variant {
+    let is_named = |port: &&NamedPort| spec.names.contains(&(port.protocol, port.name.clone()));
+    let own = pod.ports.iter().filter(|_| direction == Direction::Ingress).filter(is_named);
+    let mut own: Vec<NamedPort> = own.cloned().collect();
+    own.sort_unstable();
+    (direction, own)
 }
 
 fn of(spec: &Spec, direction: Direction) -> Option<&[spec::Rule]> {
@@ -352,19 +447,19 @@ fn of(spec: &Spec, direction: Direction) -> Option<&[spec::Rule]> {
 }
 
 fn judge(
-    policies: &mut BTreeMap<Key, Known>,
+    policies: &BTreeMap<Key, Known>,
     pod: &PodView,
     addresses: Vec<IpAddr>,
     groups: &mut BTreeMap<Arc<str>, Group>,
 ) -> Verdict {
     let mut verdict = Verdict { isolated: Isolated { addresses, ..Isolated::default() }, trouble: None };
-    let within = policies.range_mut(Key::new(pod.namespace(), "")..);
+    let within = policies.range(Key::new(pod.namespace(), "")..);
     let within = within.take_while(|(key, _)| key.namespace == pod.namespace());
-    let mut own: Vec<(&Key, &mut Known)> = within.filter(|(_, known)| known.selects(pod)).collect();
+    let own: Vec<(&Key, &Known)> = within.filter(|(_, known)| known.selects(pod)).collect();
     for direction in [Direction::Ingress, Direction::Egress] {
         let mut allowed: Option<Allowed> = None;
         let (mut rules, mut named) = (0, BTreeMap::new());
-        for (key, known) in own.iter_mut().filter(|(_, known)| known.isolates(direction)) {
+        for (key, known) in own.iter().filter(|(_, known)| known.isolates(direction)) {
             let allowed = allowed.get_or_insert_default();
             if let Some(why) = known.trouble() {
                 verdict.trouble = Some(format!("NetworkPolicy {}: {why}", key.name));

@@ -5,39 +5,26 @@ use std::sync::Arc;
 
 use podwright_net::dataplane::{Direction, Peers, Policy, Ports, Protocol, Rule};
 
+use super::limits::{ELEMENTS, GROUPS, TooMuch};
+use super::peers::{Group, NamedPods, Pods};
 use super::pod::PodView;
 use super::ranges::{Range, union, union_of_ports};
-use super::spec::{self, Number, Peer, Pods};
-
-/// A group of addresses, or of addresses and ports: whoever is of it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Group {
-    pub pods: Pods,
-    /// The port that a member has by this name.
-    pub port: Option<(Protocol, String)>,
-}
-
-impl Group {
-    /// What the dataplane calls it: all that it is.
-    fn name(&self) -> Arc<str> {
-        format!("{self:?}").into()
-    }
-}
+use super::spec::{self, Number, Peer};
 
 /// Rules for the dataplane, and the groups that they name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Compiled {
     pub policy: Arc<Policy>,
     pub groups: BTreeMap<Arc<str>, Group>,
+    /// How many rules, ranges and ports it has: what it takes beside its groups.
+    pub weight: usize,
 }
 
-impl Compiled {
-    /// How many rules, ranges and ports it has: what it takes beside its groups.
-    pub fn weight(&self) -> usize {
-        let peers = |peers: &Peers| if let Peers::Ranges(ranges) = peers { ranges.len() } else { 0 };
-        let ports = |ports: &Ports| if let Ports::Numbers(_, numbers) = ports { numbers.len() } else { 0 };
-        self.policy.rules.iter().map(|rule| 1 + peers(&rule.peers) + ports(&rule.ports)).sum()
-    }
+/// How many rules, ranges and ports a policy has.
+fn weight(rules: &[Rule]) -> usize {
+    let peers = |peers: &Peers| if let Peers::Ranges(ranges) = peers { ranges.len() } else { 0 };
+    let ports = |ports: &Ports| if let Ports::Numbers(_, numbers) = ports { numbers.len() } else { 0 };
+    rules.iter().map(|rule| 1 + peers(&rule.peers) + ports(&rule.ports)).sum()
 }
 
 /// Who is at the other end.
@@ -57,11 +44,15 @@ struct What {
 }
 
 /// Compiles rules. `pod`: whom they are about; what its ports are called is its own, as whom a connection is for has a say in that.
-pub fn compile(rules: &[spec::Rule], direction: Direction, pod: &PodView) -> Compiled {
+///
+/// # Errors
+///
+/// They come to more than a namespace may take, whatever else it has.
+pub fn compile(rules: &[spec::Rule], direction: Direction, pod: &PodView) -> Result<Compiled, TooMuch> {
     let mut compiled = Compiled::default();
     let mut all: BTreeMap<Who, What> = BTreeMap::new();
     let mut blocks: BTreeMap<What, Vec<Range>> = BTreeMap::new();
-    let mut of_groups: BTreeMap<Arc<str>, Pods> = BTreeMap::new();
+    let mut of_groups: BTreeMap<Arc<str>, Arc<Pods>> = BTreeMap::new();
     for rule in rules {
         let what = what(&rule.ports, direction, pod);
         if rule.peers.is_empty() {
@@ -70,10 +61,14 @@ pub fn compile(rules: &[spec::Rule], direction: Direction, pod: &PodView) -> Com
         for peer in &rule.peers {
             match peer {
                 Peer::Ranges(ranges) => blocks.entry(what.clone()).or_default().extend(ranges),
-                Peer::Pods(pods) => {
-                    let name = Group { pods: pods.clone(), port: None }.name();
+                Peer::Pods(NamedPods { name, pods }) => {
                     of_groups.entry(name.clone()).or_insert_with(|| pods.clone());
-                    all.entry(Who::Group(name)).or_default().extend(&what);
+                    let all = all.entry(Who::Group(name.clone())).or_default();
+                    all.extend(&what);
+                    // Each name of a port is a group of its own.
+                    if of_groups.len().max(all.names.len()) > GROUPS {
+                        return Err(TooMuch::Groups);
+                    }
                 }
             }
         }
@@ -85,16 +80,20 @@ pub fn compile(rules: &[spec::Rule], direction: Direction, pod: &PodView) -> Com
             Who::Group(name) => (Peers::Group(name.clone()), of_groups.get(name).cloned()),
             Who::Any => (Peers::Any, None),
         };
-        emit(peers, pods, what, &mut rules, &mut compiled.groups);
+        emit(peers, pods, what, &mut rules, &mut compiled.groups)?;
     }
     for (what, ranges) in blocks {
         let ranges = union(ranges);
         if !ranges.is_empty() {
-            emit(Peers::Ranges(ranges), None, &what, &mut rules, &mut compiled.groups);
+            emit(Peers::Ranges(ranges), None, &what, &mut rules, &mut compiled.groups)?;
         }
     }
+    compiled.weight = weight(&rules);
+    if compiled.weight > ELEMENTS {
+        return Err(TooMuch::Elements);
+    }
     compiled.policy = Arc::new(Policy { rules });
-    compiled
+    Ok(compiled)
 }
 
 fn what(ports: &[spec::Port], direction: Direction, pod: &PodView) -> What {
@@ -132,8 +131,17 @@ impl What {
 }
 
 /// The rules of one peer. `pods`: whom a group selects.
-fn emit(peers: Peers, pods: Option<Pods>, what: &What, rules: &mut Vec<Rule>, groups: &mut BTreeMap<Arc<str>, Group>) {
-    let of_peer = pods.clone().map(|pods| Group { pods, port: None });
+///
+/// # Errors
+///
+/// There are too many groups.
+fn emit(
+    peers: Peers,
+    pods: Option<Arc<Pods>>,
+    what: &What,
+    rules: &mut Vec<Rule>,
+    groups: &mut BTreeMap<Arc<str>, Group>,
+) -> Result<(), TooMuch> {
     let mut rule = |peers: &Peers, ports: Ports| rules.push(Rule { peers: peers.clone(), ports });
     let mut named = false;
     if what.all {
@@ -144,16 +152,21 @@ fn emit(peers: Peers, pods: Option<Pods>, what: &What, rules: &mut Vec<Rule>, gr
             rule(&peers, Ports::Numbers(*protocol, numbers.clone()));
             named = true;
         }
+        if what.names.len() > GROUPS {
+            return Err(TooMuch::Groups);
+        }
         for (protocol, name) in &what.names {
             // Who is of a group's ports is one of the group; in a range of addresses any Pod may be.
-            let group = Group { pods: pods.clone().unwrap_or_else(Pods::all), port: Some((*protocol, name.clone())) };
+            let of = pods.clone().unwrap_or_else(|| Pods::all().into());
+            let group = Group { pods: of, port: Some((*protocol, name.clone())) };
             let called = group.name();
             let peers = if pods.is_some() { &Peers::Any } else { &peers };
             rule(peers, Ports::Endpoints(*protocol, called.clone()));
             groups.insert(called, group);
         }
     }
-    if let (true, Some(group)) = (named, of_peer) {
-        groups.insert(group.name(), group);
+    if let (true, Peers::Group(name), Some(pods)) = (named, &peers, pods) {
+        groups.insert(name.clone(), Group { pods, port: None });
     }
+    if groups.len() > GROUPS { Err(TooMuch::Groups) } else { Ok(()) }
 }

@@ -1,10 +1,10 @@
-//! What policies are compiled from: the informers, and what they tell. Pods of other nodes and Namespaces are followed only once
-//! there is a policy.
+//! What policies are compiled from: the informers, and what they tell. Who the Pods of other nodes and the Namespaces are is followed
+//! only once there is a policy.
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
+use podwright_api::namespace_identity::NamespaceIdentity;
 use podwright_client::{Client, Delta, Informer};
 use tokio::sync::{mpsc, oneshot};
 
@@ -15,20 +15,15 @@ use super::policies::Policies;
 #[derive(Clone)]
 pub struct PolicySources {
     client: Client,
+    /// This node, whose own Pods nobody has to tell of.
+    node: String,
     pub policies: Informer<NetworkPolicy>,
-    /// The node whose Pods alone may be followed; `None`: all.
-    node: Option<String>,
 }
 
 impl PolicySources {
     /// Must be called inside a tokio runtime.
-    pub fn start(client: Client) -> PolicySources {
-        PolicySources { policies: Informer::builder(client.clone()).start(), client, node: None }
-    }
-
-    /// Follows the Pods of this node alone, as a node's own credential may see no others.
-    pub fn of_node(self, node: &str) -> PolicySources {
-        PolicySources { node: Some(node.to_owned()), ..self }
+    pub fn start(client: Client, node: &str) -> PolicySources {
+        PolicySources { policies: Informer::builder(client.clone()).start(), client, node: node.to_owned() }
     }
 }
 
@@ -41,10 +36,10 @@ pub struct PolicyEvents {
 
 /// Whom policies may name.
 struct Peers {
-    namespaces: mpsc::UnboundedReceiver<Delta<Namespace>>,
+    namespaces: mpsc::UnboundedReceiver<Delta<NamespaceIdentity>>,
     pods: mpsc::UnboundedReceiver<Delta<PodView>>,
     /// They end when dropped.
-    _informers: (Informer<Namespace>, Informer<PodView>),
+    _informers: (Informer<NamespaceIdentity>, Informer<PodView>),
     /// `None`: both are complete.
     complete: Option<oneshot::Receiver<()>>,
 }
@@ -64,7 +59,7 @@ impl PolicyEvents {
                 note_namespace(&delta, policies);
             }
             while let Ok(delta) = peers.pods.try_recv() {
-                policies.set_pod(&delta.key, delta.new);
+                policies.set_peer(&delta.key, delta.new);
             }
             if peers.complete.as_mut().is_some_and(|complete| complete.try_recv().is_ok()) {
                 peers.complete = None;
@@ -97,7 +92,7 @@ impl PolicyEvents {
         tokio::select! {
             Some(delta) = self.policies.recv() => note_policy(&delta, policies),
             Some(delta) = peers.namespaces.recv() => note_namespace(&delta, policies),
-            Some(delta) = peers.pods.recv() => policies.set_pod(&delta.key, delta.new),
+            Some(delta) = peers.pods.recv() => policies.set_peer(&delta.key, delta.new),
             _ = complete => peers.complete = None,
             else => std::future::pending().await,
         }
@@ -106,12 +101,8 @@ impl PolicyEvents {
 
 impl Peers {
     fn follow(PolicySources { client, node, .. }: &PolicySources) -> Peers {
-        let namespaces: Informer<Namespace> = Informer::builder(client.clone()).start();
-        let pods = Informer::<PodView>::builder(client.clone());
-        let pods = match node {
-            Some(node) => pods.fields(format!("spec.nodeName={node}")).start(),
-            None => pods.start(),
-        };
+        let namespaces: Informer<NamespaceIdentity> = Informer::builder(client.clone()).start();
+        let pods = Informer::<PodView>::builder(client.clone()).fields(format!("nodeName!={node}")).start();
         let (sender, complete) = oneshot::channel();
         let (of_namespaces, of_pods) = (namespaces.clone(), pods.clone());
         let (namespace_events, pod_events) = (namespaces.subscribe(), pods.subscribe());
@@ -136,7 +127,7 @@ fn note_policy(delta: &Delta<NetworkPolicy>, policies: &mut Policies) {
     }
 }
 
-fn note_namespace(delta: &Delta<Namespace>, policies: &mut Policies) {
+fn note_namespace(delta: &Delta<NamespaceIdentity>, policies: &mut Policies) {
     let labels = delta.new.as_ref().map(|namespace| namespace.metadata.labels.clone().unwrap_or_default());
     policies.set_namespace(&delta.key.name, labels.map(BTreeMap::from_iter));
 }

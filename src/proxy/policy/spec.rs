@@ -12,7 +12,9 @@
 //! | both | those Pods of those namespaces |
 //! | `ipBlock` | addresses, whosever they are |
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 
 use k8s_openapi::api::networking::v1::{
     NetworkPolicy, NetworkPolicyEgressRule, NetworkPolicyIngressRule, NetworkPolicyPeer, NetworkPolicyPort,
@@ -23,7 +25,8 @@ use podwright_api::selector::LabelSelector;
 use podwright_net::IpNet;
 use podwright_net::dataplane::Protocol;
 
-use super::limits::{LOOKUPS, PAIRS};
+use super::limits::{GROUPS, LOOKUPS, PAIRS};
+use super::peers::{NamedPods, Namespaces, Pods};
 use super::ranges::{self, Range};
 use crate::compile::protocol;
 
@@ -34,6 +37,8 @@ pub struct Spec {
     /// `None`: it isolates nobody in this direction.
     pub ingress: Option<Vec<Rule>>,
     pub egress: Option<Vec<Rule>>,
+    /// The ports that its rules for ingress call by name.
+    pub names: BTreeSet<(Protocol, String)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,27 +51,8 @@ pub struct Rule {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Peer {
-    Pods(Pods),
+    Pods(NamedPods),
     Ranges(Vec<Range>),
-}
-
-/// Pods that a peer selects.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Pods {
-    pub namespaces: Namespaces,
-    pub pods: LabelSelector,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Namespaces {
-    One(String),
-    Of(LabelSelector),
-}
-
-impl Pods {
-    pub fn all() -> Pods {
-        Pods { namespaces: Namespaces::Of(LabelSelector::default()), pods: LabelSelector::default() }
-    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,12 +101,20 @@ impl Spec {
         if of_ingress.max(of_egress) > PAIRS {
             return Err(Meaningless(format!("its rules have more than {PAIRS} pairs of a peer and a port")));
         }
-        let ingress = (types.is_empty() || has("Ingress")).then(|| {
-            ingress.iter().map(|NetworkPolicyIngressRule { from, ports }| rule(namespace, from, ports)).collect()
-        });
-        let egress = (has("Egress") || types.is_empty() && !egress.is_empty())
-            .then(|| egress.iter().map(|NetworkPolicyEgressRule { to, ports }| rule(namespace, to, ports)).collect());
-        Ok(Spec { pods: Spec::selected(policy)?, ingress: ingress.transpose()?, egress: egress.transpose()? })
+        let mut groups = BTreeMap::new();
+        let mut rule = |peers: &Option<Vec<_>>, ports: &Option<Vec<_>>| rule(namespace, peers, ports, &mut groups);
+        let of_ingress = |NetworkPolicyIngressRule { from, ports }: &_| rule(from, ports);
+        let isolates = (types.is_empty() || has("Ingress"), has("Egress") || types.is_empty() && !egress.is_empty());
+        let ingress: Option<Result<_, _>> = isolates.0.then(|| ingress.iter().map(of_ingress).collect());
+        let of_egress = |NetworkPolicyEgressRule { to, ports }: &_| rule(to, ports);
+        let egress: Option<Result<_, _>> = isolates.1.then(|| egress.iter().map(of_egress).collect());
+        let (ingress, egress): (Option<Vec<Rule>>, _) = (ingress.transpose()?, egress.transpose()?);
+        let ports = ingress.iter().flatten().flat_map(|rule| &rule.ports);
+        let name = |port: &Port| match &port.number {
+            Number::Name(name) => Some((port.protocol, name.clone())),
+            Number::Range(..) => None,
+        };
+        Ok(Spec { names: ports.filter_map(name).collect(), pods: Spec::selected(policy)?, ingress, egress })
     }
 
     /// Whom a policy selects, whatever else it says.
@@ -134,13 +128,25 @@ impl Spec {
     }
 }
 
+/// `groups`: those that the policy has named so far. With more than a namespace may have it is not read on.
 fn rule(
     namespace: &str,
     peers: &Option<Vec<NetworkPolicyPeer>>,
     ports: &Option<Vec<NetworkPolicyPort>>,
+    groups: &mut BTreeMap<Arc<str>, NamedPods>,
 ) -> Result<Rule, Meaningless> {
+    let mut peer = |peer: &NetworkPolicyPeer| {
+        let peer = match self::peer(namespace, peer)? {
+            Peer::Pods(named) => Peer::Pods(groups.entry(named.name.clone()).or_insert(named).clone()),
+            ranges => ranges,
+        };
+        match groups.len() {
+            0..=GROUPS => Ok(peer),
+            _ => Err(Meaningless(format!("its rules name more than {GROUPS} groups of Pods"))),
+        }
+    };
     Ok(Rule {
-        peers: peers.iter().flatten().map(|peer| self::peer(namespace, peer)).collect::<Result<_, _>>()?,
+        peers: peers.iter().flatten().map(&mut peer).collect::<Result<_, _>>()?,
         ports: ports.iter().flatten().map(port).collect::<Result<_, _>>()?,
     })
 }
@@ -160,7 +166,7 @@ fn peer(namespace: &str, peer: &NetworkPolicyPeer) -> Result<Peer, Meaningless> 
         None => return Err(Meaningless("a peer is nobody".to_owned())),
     };
     let pods = pod_selector.as_ref().map_or(Ok(LabelSelector::default()), |pods| selector("podSelector", pods))?;
-    Ok(Peer::Pods(Pods { namespaces, pods }))
+    Ok(Peer::Pods(NamedPods::new(Pods { namespaces, pods })))
 }
 
 fn port(port: &NetworkPolicyPort) -> Result<Port, Meaningless> {

@@ -1,14 +1,16 @@
 //! Policies as the proxy's task follows them: what has happened to them and to Pods, and who waits at the gate.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
+use podwright_api::pod_identity::MOST_BYTES;
 use podwright_client::Key;
 use podwright_net::Network;
 use podwright_net::dataplane::PolicyChanges;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::gate::{Asked, Questions};
 use super::pod::PodView;
@@ -21,6 +23,19 @@ use crate::owner::Owner;
 
 /// How long an agent may take to say which Pods it has found, where there are policies.
 const RECOVERY: Duration = Duration::from_secs(30);
+
+/// When room is looked for again, where there was none for a policy.
+const RECONSIDERED: Duration = Duration::from_secs(60);
+
+/// How long a namespace rests after it was decided, as a multiple of what that took: whoever has his policies compiled all the time
+/// leaves the others theirs.
+const REST: u32 = 10;
+/// The longest rest.
+const LONGEST_REST: Duration = Duration::from_secs(10);
+/// What takes less is no matter.
+const AT_ONCE: Duration = Duration::from_millis(5);
+/// How long namespaces are decided in one go, before Services and others have their turn.
+const TURN: Duration = Duration::from_millis(50);
 
 /// Follows policies.
 pub struct PolicySync {
@@ -35,6 +50,12 @@ pub struct PolicySync {
     is_complete: bool,
     /// Who is judged by a policy that the kernel has refused, and why.
     refused: BTreeMap<String, String>,
+    /// The Pods that other nodes are not told of.
+    untold: BTreeSet<String>,
+    /// Until when namespaces rest.
+    rests: HashMap<String, Instant>,
+    /// When policies that there was no room for are looked at again.
+    due: Option<Instant>,
 }
 
 impl PolicySync {
@@ -48,6 +69,9 @@ impl PolicySync {
             waiting: Vec::new(),
             is_complete: false,
             refused: BTreeMap::new(),
+            untold: BTreeSet::new(),
+            rests: HashMap::new(),
+            due: None,
         }
     }
 
@@ -55,8 +79,8 @@ impl PolicySync {
     pub async fn known(&mut self, questions: &mut Questions) {
         self.events.drain(&mut self.policies);
         self.events.drain(&mut self.policies);
-        let deadline = tokio::time::Instant::now() + RECOVERY;
-        let is_late = || tokio::time::Instant::now() >= deadline;
+        let deadline = Instant::now() + RECOVERY;
+        let is_late = || Instant::now() >= deadline;
         while !self.events.is_complete() || !(self.policies.is_empty() || self.recovered || is_late()) {
             tokio::select! {
                 () = self.next(questions) => {}
@@ -90,14 +114,53 @@ impl PolicySync {
         }
         let locals = self.locals(pods);
         self.policies.set_locals(locals);
-        let Outcome { changes: compiled, troubled } = self.policies.update();
+        let Outcome { changes: compiled, troubled } = self.decide();
         changes.extend(compiled);
-        let compiled = troubled.into_iter().take(MOST);
-        compiled
-            .filter_map(|(uid, why)| {
-                self.notice(&uid, &format!("traffic that only such policies allow is dropped: {why}"))
-            })
-            .collect()
+        self.due = self.policies.has_left_out().then(|| self.due.unwrap_or_else(|| Instant::now() + RECONSIDERED));
+        let text = |why: &str| format!("traffic that only such policies allow is dropped: {why}");
+        let troubled = troubled.iter().take(MOST).filter_map(|(uid, why)| self.notice(uid, &text(why)));
+        let mut notices: Vec<Notice> = troubled.collect();
+        notices.extend(self.note_untold());
+        notices
+    }
+
+    /// Decides the namespaces that are due, for one turn.
+    fn decide(&mut self) -> Outcome {
+        let begin = Instant::now();
+        let mut outcome = self.policies.settle();
+        self.rests.retain(|_, until| *until > begin);
+        let due = self.policies.dirty().filter(|namespace| !self.rests.contains_key(*namespace));
+        for namespace in due.map(str::to_owned).collect::<Vec<_>>() {
+            let at = Instant::now();
+            if at >= begin + TURN {
+                break;
+            }
+            self.policies.decide(&namespace);
+            outcome.extend(self.policies.settle());
+            let took = at.elapsed();
+            if took >= AT_ONCE {
+                self.rests.insert(namespace, Instant::now() + (took * REST).min(LONGEST_REST));
+            }
+        }
+        outcome
+    }
+
+    /// When the next namespace is to be decided; `None`: nothing is.
+    fn next_turn(&self) -> Option<Instant> {
+        let at = |namespace: &str| self.rests.get(namespace).copied().unwrap_or_else(Instant::now);
+        self.policies.dirty().map(at).min().filter(|_| self.is_complete)
+    }
+
+    /// Takes note of the Pods that other nodes are not told of; what is to be said to whom is not so yet.
+    fn note_untold(&mut self) -> Vec<Notice> {
+        let is_untold = |local: &Local| local.pod.as_ref().is_some_and(|pod| !pod.is_told());
+        let untold = self.policies.locals().iter().filter(|(_, local)| is_untold(local) && !self.policies.is_empty());
+        let untold: BTreeSet<String> = untold.map(|(uid, _)| uid.clone()).collect();
+        let before = std::mem::replace(&mut self.untold, untold);
+        let text = format!(
+            "its labels and the names of its ports have more than {MOST_BYTES} bytes: policies on other nodes have it as no peer"
+        );
+        self.untold.difference(&before).take(MOST).filter_map(|uid| self.notice(uid, &text)).collect()
     }
 
     /// Takes note of who is judged by a policy that the kernel has refused; what is to be said to whom is not so yet.
@@ -123,6 +186,10 @@ impl PolicySync {
             return;
         }
         for (uid, answer) in std::mem::take(&mut self.waiting) {
+            if self.policies.is_undecided(&uid) {
+                self.waiting.push((uid, answer));
+                continue;
+            }
             let trouble = self.policies.trouble(&uid).or(self.refused.get(&uid).map(String::as_str));
             let found = match (trouble, self.policies.locals().get(&uid)) {
                 (Some(why), _) => Err(why.to_owned()),
@@ -136,9 +203,15 @@ impl PolicySync {
 
     /// Waits until something happens, and notes it.
     pub async fn next(&mut self, questions: &mut Questions) {
+        let (due, turn) = (at(self.due), at(self.next_turn()));
         tokio::select! {
             Some(asked) = questions.recv() => self.note(asked),
             () = self.events.next(&mut self.policies) => {}
+            () = turn => {}
+            () = due => {
+                self.due = None;
+                self.policies.reconsider();
+            }
         }
     }
 
@@ -162,7 +235,7 @@ impl PolicySync {
         for pod in pods {
             let uid = pod.metadata.uid.clone().unwrap_or_default();
             if owners.contains_key(&uid) {
-                self.told.insert(uid, Arc::new(PodView::of(pod).on_its_node()));
+                self.told.insert(uid, Arc::new(PodView::of(pod)));
             }
         }
         let local = |(uid, addresses): (String, Vec<_>)| {
@@ -170,5 +243,13 @@ impl PolicySync {
             (uid, Local { pod, addresses })
         };
         owners.into_iter().map(local).collect()
+    }
+}
+
+/// Waits until then; without a time, for ever.
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
     }
 }

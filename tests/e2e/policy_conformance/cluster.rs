@@ -1,10 +1,8 @@
-//! A node with the Pods of [`super::world`] on it, a Service before each, and a host outside.
+//! Nodes with the Pods of [`super::world`] on them, a Service before each, and a host outside.
 
 use std::{
     collections::BTreeMap,
     net::{IpAddr, SocketAddr},
-    path::Path,
-    process::Command,
     time::Duration,
 };
 
@@ -12,30 +10,21 @@ use serde_json::{Value, json};
 
 use super::{
     model::{End, Flow, Place, World},
+    nodes::{Nodes, addresses},
     policy::{Labels, Policy, Protocol, Spec},
     station::{Book, Question, Station},
     world::{self, HOST, OUTSIDE, PORTS},
 };
-use crate::support::{
-    TestNode,
-    api::call,
-    leftovers::Machine,
-    netns::{Outside, within},
-};
+use crate::support::{TestNode, api::call, cluster::Layout, leftovers::Machine};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// What a Service has for the port 80 of its Pod is port 1080.
 const ABOVE: u16 = 1000;
-/// The node and who is outside, on the link between them.
-const NODE: &str = "192.168.77.1";
-const NODE_SIX: &str = "fd00:77::1";
-const OUTSIDE_SIX: &str = "fd00:77::2";
 
 pub struct Cluster {
     stations: BTreeMap<String, Station>,
-    outside: Outside,
-    pub node: TestNode,
-    untouched: Machine,
+    nodes: Nodes,
+    untouched: Vec<Machine>,
     /// As it is now.
     pub world: World,
     services: BTreeMap<String, Service>,
@@ -55,23 +44,27 @@ pub struct Probe<'a> {
     pub question: Question,
 }
 
-/// Whether this kernel has both families.
-fn is_dual() -> bool {
-    Path::new("/proc/sys/net/ipv6").exists()
-}
-
 impl Cluster {
+    /// On one node, in all families that this kernel has.
     pub fn start() -> Cluster {
-        let ranges = ["--cluster-cidr", "10.244.0.0/16,fd00:244::/48", "--service-cidr", "10.96.0.0/16,fd00:96::/112"];
-        let node = TestNode::start(if is_dual() { &ranges } else { &[] });
-        let untouched = Machine::untouched(node.dir.path());
-        node.import_busybox();
-        let outside = outside(&node);
-        let name = node.field(&["nodes"], ".items[0].metadata.name");
-        let pods = world::pods(&name);
+        Cluster::on(Nodes::one())
+    }
+
+    /// On several nodes, of which all but the first have joined by TLS.
+    pub fn start_on(count: usize, layout: Layout) -> Cluster {
+        Cluster::on(Nodes::several(count, layout))
+    }
+
+    fn on(nodes: Nodes) -> Cluster {
+        let node = nodes.server();
+        let untouched = nodes.folders().map(Machine::untouched).collect();
+        let names: Vec<String> =
+            node.field(&["nodes"], ".items[*].metadata.name").split(' ').map(str::to_owned).collect();
+        let pods = world::pods(&names);
         let mut manifest = world::namespaces().iter().map(|(name, labels)| namespace(name, labels)).collect::<String>();
+        let service = |name: &str| service(name, nodes.is_dual());
         pods.iter().for_each(|(name, pod)| manifest += &(self::pod(name, pod) + &service(name)));
-        manifest += &(service(OUTSIDE) + &slices());
+        manifest += &(service(OUTSIDE) + &slices(&nodes.outside_addresses()));
         node.apply(&manifest);
         for namespace in world::NAMESPACES {
             node.wait("condition=Ready", &["-n", namespace, "pods", "--all"], TIMEOUT);
@@ -82,14 +75,17 @@ impl Cluster {
             let found = node.field(&["-n", namespace, "pod", short], ".status.podIPs[*].ip");
             ends.push(End { name, addresses: addresses(&found), place: Place::Pod(pod) });
         }
-        let theirs =
-            if is_dual() { format!("{} {OUTSIDE_SIX}", Outside::ADDRESS) } else { Outside::ADDRESS.to_owned() };
-        ends.push(End { name: OUTSIDE.to_owned(), addresses: addresses(&theirs), place: Place::Outside });
-        let services = ends.iter().map(|end| (end.name.clone(), Service::of(&node, &end.name))).collect();
+        ends.push(End { name: OUTSIDE.to_owned(), addresses: nodes.outside_addresses(), place: Place::Outside });
+        let services = ends.iter().map(|end| (end.name.clone(), Service::of(node, &end.name))).collect();
         let book = Book::default();
-        let stations = ends.iter().map(|end| (end.name.clone(), station(&node, &outside, end, &book))).collect();
+        let stations = ends.iter().map(|end| (end.name.clone(), station(&nodes, end, &book))).collect();
         let world = World { namespaces: world::namespaces(), ends };
-        Cluster { stations, outside, node, untouched, world, services, written: BTreeMap::new() }
+        Cluster { stations, nodes, untouched, world, services, written: BTreeMap::new() }
+    }
+
+    /// The node with the server.
+    pub fn node(&self) -> &TestNode {
+        self.nodes.server()
     }
 
     /// All that can be tried: from everybody to everybody, by their own addresses and by their Services. Who is outside comes to these
@@ -101,7 +97,7 @@ impl Cluster {
         for flow in super::flows(world).filter(of_pods) {
             let question = |address, by_service| Question { protocol: flow.protocol, address, by_service };
             probes.push(Probe { flow, question: question(SocketAddr::new(flow.destination, flow.port), false) });
-            let address = self.services[&flow.to.name].address(&flow);
+            let address = self.services[&flow.to.name].address(&flow, &self.nodes);
             probes.extend(address.map(|address| Probe { flow, question: question(address, true) }));
         }
         probes
@@ -185,19 +181,18 @@ impl Cluster {
         if verb == "patch" {
             params["options"] = json!({"patchType": "application/merge-patch+json"});
         }
-        call(&self.node.socket(), verb, params.clone()).unwrap_or_else(|e| panic!("{verb} {params:#}: {e:?}"));
+        call(&self.node().socket(), verb, params.clone()).unwrap_or_else(|e| panic!("{verb} {params:#}: {e:?}"));
     }
 
     /// Leaves nothing behind.
     pub fn end(self) {
-        let Cluster { stations, outside, node, untouched, .. } = self;
+        let Cluster { stations, nodes, untouched, .. } = self;
         drop(stations);
-        drop(outside);
         for namespace in world::NAMESPACES {
-            node.ok(&["-n", namespace, "delete", "pods", "--all"]);
+            nodes.server().ok(&["-n", namespace, "delete", "pods", "--all"]);
         }
-        drop(node);
-        untouched.assert_unchanged();
+        drop(nodes);
+        untouched.iter().for_each(Machine::assert_unchanged);
     }
 }
 
@@ -215,11 +210,11 @@ impl Service {
         Service { cluster_ips, node_ports }
     }
 
-    /// Where a flow's opener finds it.
-    fn address(&self, flow: &Flow<'_>) -> Option<SocketAddr> {
+    /// Where a flow's opener finds it. Who is outside finds a Pod at its own node, which passes him on as who he is.
+    fn address(&self, flow: &Flow<'_>, nodes: &Nodes) -> Option<SocketAddr> {
         if flow.from.name == OUTSIDE {
-            let ip = if flow.destination.is_ipv4() { NODE } else { NODE_SIX };
-            let ip = ip.parse().expect("an address");
+            let Place::Pod(pod) = &flow.to.place else { return None };
+            let ip = nodes.address(&pod.node, flow.destination.is_ipv4());
             return Some(SocketAddr::new(ip, *self.node_ports.get(&(flow.protocol, flow.port))?));
         }
         let ip = self.cluster_ips.iter().find(|ip| ip.is_ipv4() == flow.destination.is_ipv4())?;
@@ -232,32 +227,11 @@ fn place(name: &str) -> (&str, &str) {
     name.split_once('/').unwrap_or(("x", name))
 }
 
-fn addresses(text: &str) -> Vec<IpAddr> {
-    text.split(' ').map(|ip| ip.parse().unwrap_or_else(|e| panic!("{ip:?}: {e}"))).collect()
-}
-
-/// A host beside the node, with a second address where there is one more family.
-fn outside(node: &TestNode) -> Outside {
-    let outside = Outside::beside(node);
-    if is_dual() {
-        let ip = |words: &str| {
-            let output = Command::new("ip").args(words.split(' ')).output().unwrap();
-            assert!(output.status.success(), "ip {words}: {}", String::from_utf8_lossy(&output.stderr));
-        };
-        within(&node.netns(), || ip(&format!("-6 address add {NODE_SIX}/64 dev outside nodad")));
-        within(&outside.netns, || {
-            ip(&format!("-6 address add {OUTSIDE_SIX}/64 dev eth0 nodad"));
-            ip(&format!("-6 route add default via {NODE_SIX}"));
-        });
-    }
-    outside
-}
-
-fn station(node: &TestNode, outside: &Outside, end: &End, book: &Book) -> Station {
+fn station(nodes: &Nodes, end: &End, book: &Book) -> Station {
     let netns = match end.name.as_str() {
-        HOST => node.netns(),
-        OUTSIDE => outside.netns.clone(),
-        pod => node.netns_in(place(pod).0, place(pod).1),
+        HOST => nodes.host(),
+        OUTSIDE => nodes.outside(),
+        pod => nodes.server().netns_in(place(pod).0, place(pod).1),
     };
     Station::start(netns, &end.name, &end.addresses, book)
 }
@@ -278,7 +252,9 @@ fn pod(name: &str, pod: &super::model::Pod) -> String {
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": place(name).1, "namespace": pod.namespace, "labels": labels},
-        "spec": {"terminationGracePeriodSeconds": 0, "hostNetwork": pod.host_network, "containers": [container]},
+        "spec": {
+            "nodeName": pod.node, "terminationGracePeriodSeconds": 0, "hostNetwork": pod.host_network, "containers": [container],
+        },
     });
     pod.to_string() + "\n---\n"
 }
@@ -288,11 +264,11 @@ fn service_name(name: &str) -> String {
 }
 
 /// By all protocols and ports; who is outside is behind one that selects nobody.
-fn service(name: &str) -> String {
+fn service(name: &str, is_dual: bool) -> String {
     let ports = Protocol::ALL.iter().flat_map(|protocol| PORTS.map(|port| (*protocol, port)));
     let port = |(protocol, port): (Protocol, u16)| json!({"name": port_name(protocol, port), "protocol": protocol, "port": port + ABOVE, "targetPort": port});
     let ports: Vec<Value> = ports.map(port).collect();
-    let policy = if is_dual() { "RequireDualStack" } else { "SingleStack" };
+    let policy = if is_dual { "RequireDualStack" } else { "SingleStack" };
     let mut spec = json!({"ipFamilyPolicy": policy, "ports": ports});
     if name != OUTSIDE {
         spec["type"] = json!("NodePort");
@@ -307,13 +283,12 @@ fn port_name(protocol: Protocol, port: u16) -> String {
 }
 
 /// Where the Service leads that selects nobody.
-fn slices() -> String {
+fn slices(outside: &[IpAddr]) -> String {
     let ports = Protocol::ALL.iter().flat_map(|protocol| PORTS.map(|port| (*protocol, port)));
     let port = |(protocol, port)| json!({"name": port_name(protocol, port), "protocol": protocol, "port": port});
     let ports: Vec<Value> = ports.map(port).collect();
-    let families = [("IPv4", Outside::ADDRESS), ("IPv6", OUTSIDE_SIX)];
-    let slice = |(family, address): &(&str, &str)| {
-        let service = service_name(OUTSIDE);
+    let slice = |address: &IpAddr| {
+        let (service, family) = (service_name(OUTSIDE), if address.is_ipv4() { "IPv4" } else { "IPv6" });
         let labels = json!({"kubernetes.io/service-name": service});
         let name = format!("{service}-{}", family.to_lowercase());
         json!({
@@ -322,6 +297,5 @@ fn slices() -> String {
             "ports": ports, "endpoints": [{"addresses": [address]}],
         })
     };
-    let some = families.iter().take(if is_dual() { 2 } else { 1 });
-    some.map(|it| slice(it).to_string() + "\n---\n").collect()
+    outside.iter().map(|address| slice(address).to_string() + "\n---\n").collect()
 }

@@ -3,8 +3,8 @@
 //! - [`policy`]: a policy as it is written; [`model`]: what it means, by upstream's documents; [`world`]: who there is.
 //! - [`documented`]: upstream's cases, for the model and for a node; [`generate`]: policies by chance; [`wrong_readings`]: proof that
 //!   these tell a right reading from wrong ones.
-//! - [`cluster`], [`station`], [`sctp`]: the same world on a node, and whoever opens connections there; [`compare`]: what differs;
-//!   [`newborns`]: Pods that start under a policy.
+//! - [`cluster`], [`nodes`], [`station`], [`sctp`]: the same world on one node or several, and whoever opens connections there;
+//!   [`compare`]: what differs; [`newborns`]: Pods that start under a policy.
 //!
 //! The sockets are the test's own, in the network namespaces of real Pods: what is filtered there is filtered for the Pods' programs.
 //!
@@ -16,6 +16,7 @@ mod documented;
 mod generate;
 mod model;
 mod newborns;
+mod nodes;
 mod policy;
 mod sctp;
 mod station;
@@ -32,7 +33,7 @@ use self::{
 };
 use crate::{
     chaos::Dice,
-    support::{contains, slowness},
+    support::{cluster::Layout, contains, slowness},
 };
 
 /// How many policies a usual run has.
@@ -140,28 +141,51 @@ fn without_policies_everybody_reaches_everybody() {
 fn what_upstream_documents_is_so_on_a_node() {
     let mut cluster = Cluster::start();
     check(&cluster, &[], SETTLED).unwrap_or_else(|differences| panic!("without policies: {differences}"));
-    let is_dual = cluster.world.ends.iter().all(|end| end.addresses.len() == 2);
-    let mut wrong = String::new();
-    for case in documented::CASES.iter().filter(|case| is_dual || !case.is_of_both_families()) {
-        let policies = case.policies(&cluster.world);
-        cluster.write(&policies);
-        if let Err(differences) = check(&cluster, &policies, IN_FORCE) {
-            wrong += &format!("## {}\n{}\n{differences}\n", case.name, told(&cluster.world, &policies));
-        }
-    }
-    assert!(wrong.is_empty(), "{wrong}");
+    documented(&mut cluster);
     newborns::reach_nobody(&mut cluster);
     cluster.end();
 }
 
 #[test]
 fn policies_by_chance_mean_what_the_model_says() {
+    let mut cluster = Cluster::start();
+    check(&cluster, &[], SETTLED).unwrap_or_else(|differences| panic!("without policies: {differences}"));
+    by_chance(&mut cluster);
+    cluster.end();
+}
+
+/// Nodes that have joined by TLS know of other nodes' Pods who they are, and no more: that is all that policies go by.
+#[test]
+fn several_nodes_do_as_one_does() {
+    let mut cluster = Cluster::start_on(3, Layout::OneLink);
+    check(&cluster, &[], SETTLED).unwrap_or_else(|differences| panic!("without policies: {differences}"));
+    documented(&mut cluster);
+    newborns::reach_nobody(&mut cluster);
+    by_chance(&mut cluster);
+    cluster.end();
+}
+
+/// All of upstream's cases.
+fn documented(cluster: &mut Cluster) {
+    let is_dual = cluster.world.ends.iter().all(|end| end.addresses.len() == 2);
+    let mut wrong = String::new();
+    for case in documented::CASES.iter().filter(|case| is_dual || !case.is_of_both_families()) {
+        let policies = case.policies(&cluster.world);
+        cluster.write(&policies);
+        if let Err(differences) = check(cluster, &policies, IN_FORCE) {
+            wrong += &format!("## {}\n{}\n{differences}\n", case.name, told(&cluster.world, &policies));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+/// As many policies as are wished for, some at a time, with other labels now and then; in the end none.
+fn by_chance(cluster: &mut Cluster) {
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64;
     let seed = setting("PODWRIGHT_POLICY_SEED").unwrap_or_else(now);
     let most = setting("PODWRIGHT_POLICIES").unwrap_or(POLICIES as u64) as usize;
     println!("PODWRIGHT_POLICY_SEED={seed} PODWRIGHT_POLICIES={most}");
-    let (mut dice, mut cluster, begun) = (Dice(seed), Cluster::start(), Instant::now());
-    check(&cluster, &[], SETTLED).unwrap_or_else(|differences| panic!("without policies: {differences}"));
+    let (mut dice, begun) = (Dice(seed), Instant::now());
     let (mut count, mut rounds) = (0, 0);
     while count < most {
         let mut world = cluster.world.clone();
@@ -172,13 +196,12 @@ fn policies_by_chance_mean_what_the_model_says() {
         cluster.write(&policies);
         cluster.label(&world);
         (count, rounds) = (count + policies.len(), rounds + 1);
-        check(&cluster, &policies, IN_FORCE).unwrap_or_else(|differences| {
+        check(cluster, &policies, IN_FORCE).unwrap_or_else(|differences| {
             let run = format!("PODWRIGHT_POLICY_SEED={seed} PODWRIGHT_POLICIES={most}, round {rounds}");
             panic!("{run}\n{}\n{differences}", told(&world, &policies))
         });
     }
     println!("{count} policies in {rounds} rounds, {:.0?}", begun.elapsed());
     cluster.write(&[]);
-    check(&cluster, &[], IN_FORCE).unwrap_or_else(|differences| panic!("without policies again: {differences}"));
-    cluster.end();
+    check(cluster, &[], IN_FORCE).unwrap_or_else(|differences| panic!("without policies again: {differences}"));
 }

@@ -32,7 +32,7 @@ spec:
 
 /// What both have heard.
 fn heard(cluster: &Cluster, pod: &str) -> Result<String, String> {
-    let log = |container: &str| cluster.node.run(&["-n", "y", "logs", pod, "-c", container]).out;
+    let log = |container: &str| cluster.node().run(&["-n", "y", "logs", pod, "-c", container]).out;
     let (first, second) = (log("i"), log("c"));
     contains(&first, "tried").and(contains(&second, "tried")).map(|()| first + &second)
 }
@@ -44,16 +44,16 @@ pub fn reach_nobody(cluster: &mut Cluster) {
     check(cluster, &policies, super::IN_FORCE).unwrap_or_else(|differences| panic!("{differences}"));
     let target = cluster.address("x/a").to_string();
     let names: Vec<String> = (0..COUNT).map(|at| format!("newborn-{at}")).collect();
-    cluster.node.apply(&names.iter().map(|name| newborn(name, "none", &target)).collect::<String>());
+    cluster.node().apply(&names.iter().map(|name| newborn(name, "none", &target)).collect::<String>());
     for name in &names {
         let heard = eventually("it has tried", TIMEOUT, || heard(cluster, name));
         assert!(!heard.contains("x/a"), "{name} has reached somebody:\n{heard}");
     }
     // The same ones, but that no policy is about them: may their addresses be those of the others.
     cluster
-        .node
+        .node()
         .ok(&[&["-n", "y", "delete", "pods"][..], &names.iter().map(String::as_str).collect::<Vec<_>>()].concat());
-    cluster.node.apply(&names.iter().map(|name| newborn(name, "some", &target)).collect::<String>());
+    cluster.node().apply(&names.iter().map(|name| newborn(name, "some", &target)).collect::<String>());
     for name in &names {
         let heard = eventually("it has tried", TIMEOUT, || heard(cluster, name));
         assert_eq!(heard.matches("x/a 80").count(), 2, "{name} has not reached x/a:\n{heard}");

@@ -49,18 +49,21 @@ pub fn namespaces() -> BTreeMap<String, Labels> {
     NAMESPACES.iter().map(|name| ((*name).to_owned(), of(name))).collect()
 }
 
-/// All Pods by their names, without addresses; the last is on its node's network.
-pub fn pods(node: &str) -> Vec<(String, Pod)> {
-    let pod = |namespace: &str, name: &str, host_network: bool| Pod {
+/// All Pods by their names, without addresses; the last is on its node's network, which is the first one's. Neither those of a namespace
+/// nor those of a name are all on one node, where there are several.
+pub fn pods(nodes: &[String]) -> Vec<(String, Pod)> {
+    let pod = |namespace: &str, name: &str, node: usize, host_network: bool| Pod {
         namespace: namespace.to_owned(),
         labels: labels(&[("pod", name)]),
-        node: node.to_owned(),
+        node: nodes[node % nodes.len()].clone(),
         host_network,
         ports: if host_network { Vec::new() } else { named(name) },
     };
-    let names = NAMESPACES.iter().flat_map(|namespace| PODS.map(|name| (*namespace, name)));
-    let all = names.map(|(namespace, name)| (format!("{namespace}/{name}"), pod(namespace, name, false)));
-    all.chain([(HOST.to_owned(), pod("x", "a", true))]).collect()
+    let namespaces = NAMESPACES.iter().enumerate();
+    let names =
+        namespaces.flat_map(|(n, namespace)| PODS.iter().enumerate().map(move |(m, name)| (n + m, *namespace, *name)));
+    let all = names.map(|(node, namespace, name)| (format!("{namespace}/{name}"), pod(namespace, name, node, false)));
+    all.chain([(HOST.to_owned(), pod("x", "a", 0, true))]).collect()
 }
 
 fn named(pod: &str) -> Vec<NamedPort> {
@@ -75,7 +78,7 @@ pub fn on_paper() -> World {
     let address = |text: &str| text.parse::<IpAddr>().unwrap_or_else(|e| panic!("{text}: {e}"));
     let both = |four: &str, six: &str| vec![address(four), address(six)];
     let mut ends: Vec<End> = Vec::new();
-    for (at, (name, pod)) in pods("here").into_iter().enumerate() {
+    for (at, (name, pod)) in pods(&["here".to_owned()]).into_iter().enumerate() {
         let addresses = match pod.host_network {
             true => both("192.0.2.1", "2001:db8::1"),
             false => both(&format!("10.244.0.{}", at + 3), &format!("fd00:244::{}", at + 3)),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
+use podwright::api::pod_identity::PodIdentity;
 use podwright::client::Key;
 use podwright::proxy::{Local, PodView, Policies};
 use podwright_net::dataplane::{Allowed, Isolated, Member, Peers, Ports, Protocol, Rule};
@@ -69,16 +70,22 @@ impl World {
     }
 
     fn put(&mut self, pod: Value) {
-        let pod: Pod = serde_json::from_value(pod).unwrap();
-        let view = Arc::new(PodView::of(&pod));
-        if view.node == "n1" && !view.host_network {
-            let local =
-                Local { pod: Some(Arc::new(PodView::of(&pod).on_its_node())), addresses: view.addresses.clone() };
-            self.locals.insert(view.uid().to_owned(), local);
+        let view = PodView::of(&serde_json::from_value::<Pod>(pod.clone()).unwrap());
+        if view.node == "n1" && pod["spec"]["hostNetwork"] != true {
+            let ips = pod["status"]["podIPs"].as_array().unwrap().iter();
+            let addresses = ips.map(|ip| ip["ip"].as_str().unwrap().parse().unwrap()).collect();
+            self.locals.insert(view.uid().to_owned(), Local { pod: Some(Arc::new(view)), addresses });
         }
-        self.policies.set_pod(&Key::new(view.namespace(), view.name()), Some(view));
+        self.tell(&pod);
         self.policies.set_locals(self.locals.clone());
         self.settle();
+    }
+
+    /// As the API tells of a Pod.
+    fn tell(&mut self, pod: &Value) {
+        let word = |path: &str| pod.pointer(path).and_then(Value::as_str).unwrap();
+        let identity = PodIdentity::of_stored(pod.to_string().as_bytes()).map(|identity| Arc::new(identity.into()));
+        self.policies.set_peer(&Key::new(word("/metadata/namespace"), word("/metadata/name")), identity);
     }
 
     fn policy(&mut self, namespace: &str, name: &str, spec: Value) {
@@ -320,7 +327,7 @@ fn what_changes_of_pods_and_namespaces_changes_who_is_of_a_group() {
     // Who has ended has an address no more.
     let mut done = pod("c", "web", C_WEB, json!({"app": "web"}));
     done["status"]["phase"] = json!("Succeeded");
-    world.policies.set_pod(&Key::new("c", "web"), Some(Arc::new(serde_json::from_value(done).unwrap())));
+    world.tell(&done);
     world.locals.remove("c-web");
     world.policies.set_locals(world.locals.clone());
     world.settle();
@@ -338,11 +345,12 @@ fn a_node_is_believed_of_its_own_addresses_alone() {
     let mut world = World::with_pods();
     world.policy("a", "p", json!({"podSelector": {}, "ingress": [{"from": [{"podSelector": {}}]}]}));
     // Another node says that its Pod has the address of one here, and of somebody outside.
-    let mut lie = pod("a", "lie", "10.2.0.7", json!({}));
-    lie["status"]["podIPs"] = json!([{"ip": B_WEB}, {"ip": OUTSIDE}, {"ip": "10.2.0.7"}]);
-    world.put(lie);
-    assert!(!world.reaches(B_WEB, A_WEB, tcp(80)) && !world.reaches(OUTSIDE, A_WEB, tcp(80)));
-    assert!(world.reaches("10.2.0.7", A_WEB, tcp(80)));
+    for (ip, is_its) in [(B_WEB, false), (OUTSIDE, false), ("10.2.0.7", true)] {
+        let mut said = pod("a", "said", "10.2.0.7", json!({}));
+        said["status"]["podIPs"] = json!([{"ip": ip}]);
+        world.put(said);
+        assert_eq!(world.reaches(ip, A_WEB, tcp(80)), is_its, "{ip}");
+    }
     // And that it has a static Pod in somebody's namespace.
     let mut mirror = pod("a", "mirror", "10.2.0.8", json!({}));
     mirror["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
@@ -353,6 +361,51 @@ fn a_node_is_believed_of_its_own_addresses_alone() {
     host["spec"]["hostNetwork"] = json!(true);
     world.put(host);
     assert!(!world.reaches("10.2.0.9", A_WEB, tcp(80)));
+}
+
+/// Where this node's Pods are it knows itself, whatever the API says; another one may have a name that one of them still has.
+#[test]
+fn own_pods_are_where_their_node_has_put_them() {
+    let mut world = World::with_pods();
+    world.policy("a", "p", json!({"podSelector": {}, "ingress": [{"from": [{"podSelector": {}}]}]}));
+    let mut moved = pod("a", "db", "10.1.0.99", json!({"app": "db"}));
+    world.tell(&moved);
+    world.settle();
+    assert!(!world.reaches("10.1.0.99", A_WEB, tcp(80)) && world.reaches(A_DB, A_WEB, tcp(80)));
+    moved["spec"]["nodeName"] = json!("n2");
+    moved["status"]["podIPs"] = json!([{"ip": "10.2.0.99"}]);
+    world.tell(&moved);
+    world.settle();
+    assert!(world.reaches("10.2.0.99", A_WEB, tcp(80)) && world.reaches(A_DB, A_WEB, tcp(80)), "each until it goes");
+    world.locals.remove("a-db");
+    world.policies.set_locals(world.locals.clone());
+    world.settle();
+    assert!(world.reaches("10.2.0.99", A_WEB, tcp(80)) && !world.reaches(A_DB, A_WEB, tcp(80)));
+    world.policies.set_peer(&Key::new("a", "db"), None);
+    world.settle();
+    assert!(!world.reaches("10.2.0.99", A_WEB, tcp(80)));
+}
+
+/// A policy that there is no room for is in force once there is, though nobody has written it anew.
+#[test]
+fn what_was_left_out_is_let_in_when_there_is_room() {
+    let mut world = World::with_pods();
+    let named = |n: u32| json!({"from": [{"podSelector": {"matchLabels": {"n": n.to_string()}}}]});
+    let rules = |from: u32| (from..from + 200).map(named).collect::<Vec<_>>();
+    world.policy("a", "older", json!({"podSelector": {"matchLabels": {"app": "db"}}, "ingress": rules(0)}));
+    world.policy("a", "younger", json!({"podSelector": {"matchLabels": {"app": "web"}}, "ingress": rules(200)}));
+    assert!(world.policies.trouble("a-web").is_some_and(|why| why.contains("256 groups")));
+    world.put(pod("a", "far", A_FAR, json!({"n": "300"})));
+    assert!(!world.reaches(A_FAR, A_WEB, tcp(80)) && world.policies.has_left_out());
+    // The Pod goes that the older one took groups for.
+    world.locals.remove("a-db");
+    world.policies.set_locals(world.locals.clone());
+    world.policies.reconsider();
+    world.settle();
+    assert!(world.policies.trouble("a-web").is_none() && !world.policies.has_left_out());
+    assert!(world.reaches(A_FAR, A_WEB, tcp(80)) && !world.reaches(B_WEB, A_WEB, tcp(80)));
+    world.policies.reconsider();
+    assert!(world.policies.update().changes.is_empty(), "and then nothing is looked at again");
 }
 
 #[test]
@@ -451,6 +504,20 @@ fn a_policy_that_is_too_large_lets_nothing_through() {
     );
 }
 
+/// So many peers are not even read: what they come to for each Pod is never made.
+#[test]
+fn more_groups_than_a_namespace_may_have_are_not_read() {
+    let mut world = World::with_pods();
+    let peers = |count: u32| (0..count).map(|n| json!({"podSelector": {"matchLabels": {"n": n.to_string()}}})).collect::<Vec<_>>();
+    let spec = |count| json!({"podSelector": {}, "ingress": [{"from": peers(count), "ports": [{"port": "web"}]}]});
+    world.policy("a", "p", spec(256));
+    assert!(world.policies.trouble("a-web").is_none());
+    world.policy("a", "p", spec(257));
+    let why = world.policies.trouble("a-web").unwrap();
+    assert_eq!(why, "NetworkPolicy p: its rules name more than 256 groups of Pods");
+    assert!(!world.reaches(A_DB, A_WEB, tcp(8080)) && world.reaches(A_DB, B_WEB, tcp(8080)));
+}
+
 /// Whose Pod nobody knows does nothing, where there are policies.
 #[test]
 fn addresses_of_nobody_are_cut_off() {
@@ -471,12 +538,10 @@ fn a_change_touches_what_it_concerns() {
     world.policy("a", "p", json!({"podSelector": {}, "ingress": [{"from": [{"namespaceSelector": {}}]}]}));
     for n in 0..1000u32 {
         let ip = format!("10.2.{}.{}", 1 + n / 250, 1 + n % 250);
-        let view: Pod = serde_json::from_value(pod("b", &format!("p{n}"), &ip, json!({}))).unwrap();
-        world.policies.set_pod(&Key::new("b", format!("p{n}")), Some(Arc::new(PodView::of(&view))));
+        world.tell(&pod("b", &format!("p{n}"), &ip, json!({})));
     }
     assert_eq!(world.policies.update().changes.members.len(), 1000);
-    let view: Pod = serde_json::from_value(pod("b", "p7", "10.2.9.9", json!({}))).unwrap();
-    world.policies.set_pod(&Key::new("b", "p7"), Some(Arc::new(PodView::of(&view))));
+    world.tell(&pod("b", "p7", "10.2.9.9", json!({})));
     let changes = world.policies.update().changes;
     assert_eq!((changes.members.len(), changes.isolated.len()), (1, 0));
     // Another policy with the same peers has no more groups; a port more is its chain alone.
@@ -485,4 +550,51 @@ fn a_change_touches_what_it_concerns() {
     let changes = world.policies.update().changes;
     assert_eq!((changes.members.len(), changes.isolated.len()), (0, 1));
     assert!(world.policies.update().changes.is_empty());
+}
+
+/// What a policy comes to for each Pod that calls its ports otherwise counts, and is kept no longer than there is such a Pod.
+#[test]
+fn pods_that_call_ports_otherwise_take_of_their_namespaces_room() {
+    let mut world = World::new();
+    let number_of = |n: u64, port: u64| {
+        let mut pod = pod("a", &format!("p{n}"), &format!("10.1.1.{n}"), json!({}));
+        pod["spec"]["containers"][0]["ports"] = json!([{"name": "web", "containerPort": port}, {"name": "x", "containerPort": n}]);
+        pod
+    };
+    for n in 1..=20 {
+        world.put(number_of(n, 8000 + n));
+    }
+    let blocks = |count: u64| (0..count).map(|n| json!({"ipBlock": {"cidr": format!("20.{}.{}.0/25", n / 256, n % 256)}}));
+    let spec = |count| json!({"podSelector": {}, "ingress": [{"from": blocks(count).collect::<Vec<_>>(), "ports": [{"port": "web"}]}]});
+    world.policy("a", "p", spec(10_000));
+    assert!(!world.policies.has_left_out() && world.reaches("20.0.0.1", "10.1.1.7", tcp(8007)));
+    world.policy("a", "p", spec(20_000));
+    assert!(world.policies.trouble("a-p7").is_some_and(|why| why.contains("262144 addresses, ranges and ports")));
+    assert!(!world.reaches("20.0.0.1", "10.1.1.7", tcp(8007)));
+    // Alike, they take the room of one, whatever their other ports are called.
+    for n in 1..=20 {
+        world.put(number_of(n, 8000));
+    }
+    world.policies.reconsider();
+    world.settle();
+    assert!(!world.policies.has_left_out() && world.reaches("20.0.0.1", "10.1.1.7", tcp(8000)));
+    assert!(!world.reaches("20.0.0.1", "10.1.1.7", tcp(8007)));
+}
+
+/// What says nothing new is nothing to anybody, and what is new in one namespace is nothing to another.
+#[test]
+fn a_policy_that_says_the_same_changes_nothing() {
+    let mut world = World::with_pods();
+    let spec = json!({"podSelector": {}, "ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "db"}}}]}]});
+    world.policy("a", "p", spec.clone());
+    let mut policy = json!({"metadata": {"namespace": "a", "name": "p", "uid": "a-p"}, "spec": spec});
+    policy["metadata"]["annotations"] = json!({"touched": "again"});
+    policy["metadata"]["resourceVersion"] = json!("99");
+    world.policies.set_policy(&Key::new("a", "p"), Some(&serde_json::from_value(policy.clone()).unwrap()));
+    assert_eq!(world.policies.dirty().count(), 0);
+    policy["spec"]["podSelector"] = json!({"matchLabels": {"app": "web"}});
+    world.policies.set_policy(&Key::new("a", "p"), Some(&serde_json::from_value(policy).unwrap()));
+    assert!(world.policies.is_undecided("a-web") && !world.policies.is_undecided("b-web"));
+    world.settle();
+    assert!(!world.policies.is_undecided("a-web") && world.reaches(OUTSIDE, A_DB, tcp(80)));
 }

@@ -25,6 +25,7 @@ mod nodes;
 mod nulls;
 mod oidc;
 mod orders;
+mod pod_identities;
 mod pod_status;
 mod pods;
 mod rbac;

@@ -16,7 +16,7 @@ use parts::{Part, Parts};
 
 use super::difference::Difference;
 use super::elements::{ElementKey, Key, Map, Value};
-use super::ids::Ids;
+use super::ids::PartIds;
 use super::table::{TABLE, nft_family};
 use crate::Family;
 use text::{endpoints_name, group_name};
@@ -28,20 +28,20 @@ pub struct Policies {
     /// How many owners have each element in its group.
     counts: BTreeMap<ElementKey, usize>,
     /// How many elements the set of each group has.
-    sizes: BTreeMap<u32, usize>,
+    sizes: BTreeMap<u64, usize>,
     isolated: HashMap<String, Judged>,
     parts: Parts,
-    made: BTreeSet<u32>,
+    made: BTreeSet<u64>,
     /// Policies that the kernel has refused, and why: their chains have no rules.
-    refused: BTreeMap<u32, String>,
+    refused: BTreeMap<u64, String>,
 }
 
 /// An owner whose traffic is judged.
 struct Judged {
     wanted: Isolated,
     /// The chains of its sets of policies.
-    ingress: Option<u32>,
-    egress: Option<u32>,
+    ingress: Option<u64>,
+    egress: Option<u64>,
 }
 
 impl Policies {
@@ -59,7 +59,7 @@ impl Policies {
     }
 
     /// Takes changes into memory; which elements are others by them.
-    pub fn decide(&mut self, changes: PolicyChanges, ids: &mut Ids) -> Difference {
+    pub fn decide(&mut self, changes: PolicyChanges, ids: &mut PartIds) -> Difference {
         let mut difference = Difference::default();
         for (owner, member) in changes.members {
             self.join(owner, &member, ids, &mut difference);
@@ -95,12 +95,12 @@ impl Policies {
     }
 
     /// What is needed and not there yet, in the order of making.
-    pub fn missing(&self) -> Vec<u32> {
+    pub fn missing(&self) -> Vec<u64> {
         self.parts.sorted(&self.needed().difference(&self.made).copied().collect())
     }
 
     /// The script that makes these.
-    pub fn script_of(&self, parts: &[u32]) -> String {
+    pub fn script_of(&self, parts: &[u64]) -> String {
         self.parts.script(&parts.iter().copied().collect(), &self.refused, &self.families)
     }
 
@@ -109,27 +109,27 @@ impl Policies {
         self.parts.script(&self.made, &self.refused, &self.families)
     }
 
-    pub fn add_made(&mut self, made: &[u32]) {
+    pub fn add_made(&mut self, made: &[u64]) {
         self.made.extend(made);
     }
 
     /// From now on a policy lets nothing through, as the kernel takes no more of it; `false`: this is no policy, or was refused before.
-    pub fn refuse(&mut self, part: u32, why: &str) -> bool {
+    pub fn refuse(&mut self, part: u64, why: &str) -> bool {
         self.parts.is_policy(part) && self.refused.insert(part, why.to_owned()).is_none()
     }
 
     /// These policies are as they were written again.
-    pub fn allow(&mut self, parts: &[u32]) {
+    pub fn allow(&mut self, parts: &[u64]) {
         parts.iter().for_each(|part| drop(self.refused.remove(part)));
     }
 
     /// The policies that the kernel has refused.
-    pub fn refused(&self) -> Vec<u32> {
+    pub fn refused(&self) -> Vec<u64> {
         self.refused.keys().copied().collect()
     }
 
     /// All policies that are needed.
-    pub fn all(&self) -> Vec<u32> {
+    pub fn all(&self) -> Vec<u64> {
         self.needed().into_iter().filter(|part| self.parts.is_policy(*part)).collect()
     }
 
@@ -151,16 +151,16 @@ impl Policies {
     }
 
     /// What nothing leads to any more, and the script that removes what the kernel has of it.
-    pub fn left_over(&self) -> (BTreeSet<u32>, String) {
+    pub fn left_over(&self) -> (BTreeSet<u64>, String) {
         let needed = self.needed();
-        let left: BTreeSet<u32> = self.parts.numbers().filter(|number| !needed.contains(number)).collect();
+        let left: BTreeSet<u64> = self.parts.numbers().filter(|number| !needed.contains(number)).collect();
         let made = left.intersection(&self.made).copied().collect();
         let script = self.parts.removal(&made, &self.families);
         (left, script)
     }
 
     /// These are removed.
-    pub fn forget(&mut self, removed: &BTreeSet<u32>, ids: &mut Ids) {
+    pub fn forget(&mut self, removed: &BTreeSet<u64>, ids: &mut PartIds) {
         for number in removed {
             self.made.remove(number);
             self.refused.remove(number);
@@ -186,7 +186,7 @@ impl Policies {
         chains.chain(sets.map(|set| format!("delete set {ip} {TABLE} {set}\n"))).collect()
     }
 
-    fn join(&mut self, owner: String, member: &Member, ids: &mut Ids, difference: &mut Difference) {
+    fn join(&mut self, owner: String, member: &Member, ids: &mut PartIds, difference: &mut Difference) {
         let mut after = BTreeSet::new();
         for (group, address) in &member.addresses {
             let map = Map::Group(self.parts.add(&group_name(group), Part::Group, ids));
@@ -233,9 +233,9 @@ impl Policies {
         &mut self,
         allowed: Option<&Allowed>,
         direction: Direction,
-        ids: &mut Ids,
-        known: &mut HashMap<(Direction, *const Policy), u32>,
-    ) -> Option<u32> {
+        ids: &mut PartIds,
+        known: &mut HashMap<(Direction, *const Policy), u64>,
+    ) -> Option<u64> {
         let mut numbers = BTreeSet::new();
         for policy in allowed?.iter().filter(|policy| !policy.rules.is_empty()) {
             let key = (direction, Arc::as_ptr(policy));
@@ -271,7 +271,7 @@ impl Policies {
     }
 
     /// What elements lead to, and what has elements.
-    fn needed(&self) -> BTreeSet<u32> {
+    fn needed(&self) -> BTreeSet<u64> {
         let chains = self.isolated.values().flat_map(|judged| judged.ingress.into_iter().chain(judged.egress));
         let mut needed = self.parts.reached(chains);
         needed.extend(self.sizes.keys());
@@ -280,7 +280,7 @@ impl Policies {
 }
 
 /// The group that an element of its set is of.
-fn number_of(key: &ElementKey) -> u32 {
+fn number_of(key: &ElementKey) -> u64 {
     match key.map {
         Map::Group(number) | Map::GroupPorts(number) => number,
         // No member has elements of other maps.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::elements::{Map, policies_chain};
-use super::super::ids::Ids;
+use super::super::ids::PartIds;
 use super::super::table::{TABLE, nft_family};
 use super::model::{Direction, Peers, Policy, Ports};
 use super::text::{self, endpoints_name, group_name, policy_chain};
@@ -17,26 +17,26 @@ pub enum Part {
     /// A policy's chain: its rules in each family, and the groups that they name.
     Policy {
         rules: Vec<(Family, Vec<String>)>,
-        groups: BTreeSet<u32>,
+        groups: BTreeSet<u64>,
     },
     /// The chain of a set of policies.
-    Policies(BTreeSet<u32>),
+    Policies(BTreeSet<u64>),
 }
 
 /// All that are known.
 #[derive(Debug, Default)]
-pub struct Parts(BTreeMap<u32, Part>);
+pub struct Parts(BTreeMap<u64, Part>);
 
 impl Parts {
     /// The number of a part of this name.
-    pub fn add(&mut self, name: &str, part: Part, ids: &mut Ids) -> u32 {
+    pub fn add(&mut self, name: &str, part: Part, ids: &mut PartIds) -> u64 {
         let number = ids.take(name);
         self.0.entry(number).or_insert(part);
         number
     }
 
     /// A policy's: those with the same rules are one.
-    pub fn add_policy(&mut self, policy: &Policy, direction: Direction, families: &[Family], ids: &mut Ids) -> u32 {
+    pub fn add_policy(&mut self, policy: &Policy, direction: Direction, families: &[Family], ids: &mut PartIds) -> u64 {
         let mut groups = BTreeSet::new();
         for rule in &policy.rules {
             if let Peers::Group(group) = &rule.peers {
@@ -54,22 +54,22 @@ impl Parts {
         self.add(&format!("policy {rules:?}"), Part::Policy { rules, groups }, ids)
     }
 
-    pub fn add_set(&mut self, policies: BTreeSet<u32>, ids: &mut Ids) -> u32 {
+    pub fn add_set(&mut self, policies: BTreeSet<u64>, ids: &mut PartIds) -> u64 {
         self.add(&format!("policies {policies:?}"), Part::Policies(policies), ids)
     }
 
-    pub fn numbers(&self) -> impl Iterator<Item = u32> {
+    pub fn numbers(&self) -> impl Iterator<Item = u64> {
         self.0.keys().copied()
     }
 
-    pub fn remove(&mut self, number: u32) {
+    pub fn remove(&mut self, number: u64) {
         self.0.remove(&number);
     }
 
     /// What these chains name, and what that names, and so on.
-    pub fn reached(&self, chains: impl Iterator<Item = u32>) -> BTreeSet<u32> {
+    pub fn reached(&self, chains: impl Iterator<Item = u64>) -> BTreeSet<u64> {
         let mut reached = BTreeSet::new();
-        let mut next: Vec<u32> = chains.collect();
+        let mut next: Vec<u64> = chains.collect();
         while let Some(number) = next.pop() {
             if reached.insert(number) {
                 match self.0.get(&number) {
@@ -82,17 +82,17 @@ impl Parts {
         reached
     }
 
-    pub fn is_policy(&self, number: u32) -> bool {
+    pub fn is_policy(&self, number: u64) -> bool {
         matches!(self.0.get(&number), Some(Part::Policy { .. }))
     }
 
     /// These, so that what others name comes before them.
-    pub fn sorted(&self, numbers: &BTreeSet<u32>) -> Vec<u32> {
+    pub fn sorted(&self, numbers: &BTreeSet<u64>) -> Vec<u64> {
         self.in_order(numbers).into_iter().map(|(number, _)| number).collect()
     }
 
     /// The set of a group.
-    pub fn map(&self, number: u32) -> Option<Map> {
+    pub fn map(&self, number: u64) -> Option<Map> {
         match self.0.get(&number)? {
             Part::Group => Some(Map::Group(number)),
             Part::GroupPorts => Some(Map::GroupPorts(number)),
@@ -100,7 +100,7 @@ impl Parts {
         }
     }
 
-    pub fn name(&self, number: u32) -> Option<String> {
+    pub fn name(&self, number: u64) -> Option<String> {
         Some(match self.0.get(&number)? {
             Part::Group | Part::GroupPorts => self.map(number)?.name().into_owned(),
             Part::Policy { .. } => policy_chain(number),
@@ -109,7 +109,7 @@ impl Parts {
     }
 
     /// Makes these parts. Of those that are `closed` the chain has no rules: they let nothing through.
-    pub fn script(&self, numbers: &BTreeSet<u32>, closed: &BTreeMap<u32, String>, families: &[Family]) -> String {
+    pub fn script(&self, numbers: &BTreeSet<u64>, closed: &BTreeMap<u64, String>, families: &[Family]) -> String {
         let mut script = String::new();
         for (number, part) in self.in_order(numbers) {
             for family in families {
@@ -124,7 +124,7 @@ impl Parts {
                         text::chain(&policy_chain(number), *family, own.unwrap_or_default())
                     }
                     Part::Policies(policies) => {
-                        let policies: Vec<u32> = policies.iter().copied().collect();
+                        let policies: Vec<u64> = policies.iter().copied().collect();
                         text::chain(&policies_chain(number), *family, &text::set_rules(&policies, *family))
                     }
                 };
@@ -134,7 +134,7 @@ impl Parts {
     }
 
     /// Removes them.
-    pub fn removal(&self, numbers: &BTreeSet<u32>, families: &[Family]) -> String {
+    pub fn removal(&self, numbers: &BTreeSet<u64>, families: &[Family]) -> String {
         let mut script = String::new();
         for (number, part) in self.in_order(numbers).into_iter().rev() {
             let kind = if matches!(part, Part::Group | Part::GroupPorts) { "set" } else { "chain" };
@@ -147,7 +147,7 @@ impl Parts {
     }
 
     /// What others name comes before them.
-    fn in_order(&self, numbers: &BTreeSet<u32>) -> Vec<(u32, &Part)> {
+    fn in_order(&self, numbers: &BTreeSet<u64>) -> Vec<(u64, &Part)> {
         let mut parts: Vec<_> = numbers.iter().filter_map(|number| Some((*number, self.0.get(number)?))).collect();
         parts.sort_by_key(|(_, part)| match part {
             Part::Group | Part::GroupPorts => 0,

@@ -21,7 +21,7 @@ fn change(owner: &str, isolated: Isolated) -> PolicyChanges {
 }
 
 /// What a change makes and removes, as the driver does it.
-fn apply(policies: &mut Policies, ids: &mut Ids, changes: PolicyChanges) -> (Difference, String, String) {
+fn apply(policies: &mut Policies, ids: &mut PartIds, changes: PolicyChanges) -> (Difference, String, String) {
     let difference = policies.decide(changes, ids);
     let missing = policies.missing();
     let script = policies.script_of(&missing);
@@ -33,7 +33,7 @@ fn apply(policies: &mut Policies, ids: &mut Ids, changes: PolicyChanges) -> (Dif
 
 #[test]
 fn a_rule_in_words() {
-    let (mut ids, any) = (Ids::default(), Peers::Any);
+    let (mut ids, any) = (PartIds::default(), Peers::Any);
     let mut said = |rule: Rule, direction, family| {
         policy_text(&Policy { rules: vec![rule] }, direction, family, &mut ids).pop().unwrap_or_default()
     };
@@ -55,13 +55,13 @@ fn a_rule_in_words() {
     assert_eq!(said(rule(whole, Ports::Any), Egress, Family::V6), "accept");
 }
 
-fn policy_text(policy: &Policy, direction: Direction, family: Family, ids: &mut Ids) -> Vec<String> {
+fn policy_text(policy: &Policy, direction: Direction, family: Family, ids: &mut PartIds) -> Vec<String> {
     text::policy_rules(policy, direction, family, ids)
 }
 
 #[test]
 fn what_leads_somewhere_is_whole_and_what_nothing_leads_to_goes() {
-    let (mut policies, mut ids) = (Policies::new(&BOTH), Ids::default());
+    let (mut policies, mut ids) = (Policies::new(&BOTH), PartIds::default());
     let friends = || vec![rule(Peers::Group("friends".into()), Ports::Any)];
     let (difference, script, removal) = apply(&mut policies, &mut ids, change("a", isolated("10.0.0.1", friends())));
     assert_eq!((difference.add.len(), difference.delete.len()), (2, 0), "{difference:?}");
@@ -93,7 +93,7 @@ fn what_leads_somewhere_is_whole_and_what_nothing_leads_to_goes() {
 
 #[test]
 fn members_of_two_are_elements_once() {
-    let (mut policies, mut ids) = (Policies::new(&[Family::V4]), Ids::default());
+    let (mut policies, mut ids) = (Policies::new(&[Family::V4]), PartIds::default());
     let member = |ips: &[&str]| Member {
         addresses: ips.iter().map(|ip| (Arc::from("g"), ip.parse().unwrap())).collect(),
         ..Member::default()
@@ -113,7 +113,7 @@ fn members_of_two_are_elements_once() {
 /// Until it is known which of two has an address, nothing is let through.
 #[test]
 fn an_address_of_two_is_nobodys() {
-    let (mut policies, mut ids) = (Policies::new(&[Family::V4]), Ids::default());
+    let (mut policies, mut ids) = (Policies::new(&[Family::V4]), PartIds::default());
     let open = isolated("10.0.0.1", vec![rule(Peers::Any, Ports::Any)]);
     apply(&mut policies, &mut ids, change("a", open.clone()));
     apply(&mut policies, &mut ids, change("b", isolated("10.0.0.1", vec![])));

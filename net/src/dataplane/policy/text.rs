@@ -13,7 +13,7 @@ use std::fmt::Write;
 use std::net::IpAddr;
 
 use super::super::elements::Map;
-use super::super::ids::Ids;
+use super::super::ids::PartIds;
 use super::super::table::{TABLE, nft_family};
 use super::model::{Direction, Peers, Policy, Ports, Rule};
 use crate::Family;
@@ -29,12 +29,12 @@ pub fn endpoints_name(group: &str) -> String {
 }
 
 /// The rules of a policy's chain in one family.
-pub fn policy_rules(policy: &Policy, direction: Direction, family: Family, ids: &mut Ids) -> Vec<String> {
+pub fn policy_rules(policy: &Policy, direction: Direction, family: Family, ids: &mut PartIds) -> Vec<String> {
     policy.rules.iter().filter_map(|rule| rule_text(rule, direction, family, ids)).collect()
 }
 
 /// The rules of the chain of a set of policies.
-pub fn set_rules(policies: &[u32], family: Family) -> Vec<String> {
+pub fn set_rules(policies: &[u64], family: Family) -> Vec<String> {
     let ip = nft_family(family);
     // An address always reaches itself.
     let own = format!("ct original {ip} saddr . ct reply {ip} saddr @{} accept", Map::Isolated.name());
@@ -43,7 +43,7 @@ pub fn set_rules(policies: &[u32], family: Family) -> Vec<String> {
 }
 
 /// `None`: in this family it lets nobody through.
-fn rule_text(rule: &Rule, direction: Direction, family: Family, ids: &mut Ids) -> Option<String> {
+fn rule_text(rule: &Rule, direction: Direction, family: Family, ids: &mut PartIds) -> Option<String> {
     let ip = nft_family(family);
     let peer = match direction {
         Direction::Ingress => format!("ct original {ip} saddr"),
@@ -99,7 +99,7 @@ fn range<T: PartialEq + std::fmt::Display>(first: &T, last: &T) -> String {
 }
 
 /// What the chain of a policy is called.
-pub fn policy_chain(number: u32) -> String {
+pub fn policy_chain(number: u64) -> String {
     format!("policy-{number:x}")
 }
 

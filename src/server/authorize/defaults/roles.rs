@@ -308,9 +308,9 @@ pub(super) const NODE: &[Grant] = &[
     on(READ, "storage.k8s.io", "csidrivers"),
     on(READ, "node.k8s.io", "runtimeclasses"),
     on(READ, "certificates.k8s.io", "clustertrustbundles"),
-    // Who its Pods may talk with: policies, and what they select namespaces by. (Upstream's network plugins have roles for that.)
+    // Who its Pods may talk with: policies, and what they select namespaces and Pods by. (Upstream's network plugins have roles for that.)
     on("list watch", "networking.k8s.io", "networkpolicies"),
-    on("list watch", "core", "namespaces"),
+    on("list watch", "network.podwright.io", "namespaceidentities podidentities"),
 ];
 
 const NODE_ROLE: &[Grant] = &[
