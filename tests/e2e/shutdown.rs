@@ -81,7 +81,7 @@ impl Bus {
             let logind = Logind { longest_delay, shutting_down: false, locks: bus.locks.clone() };
             let connecting = async {
                 let builder = connection::Builder::address(bus.address().as_str());
-                builder.name("org.freedesktop.login1")?.serve_at(PATH, logind)?.build().await
+                builder.name("org.freedesktop.login1").serve_at(PATH, logind).build().await
             };
             bus.runtime.block_on(connecting).map_err(|error| error.to_string())
         });
