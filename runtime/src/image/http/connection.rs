@@ -1,6 +1,6 @@
 //! One connection: a request, and the head of its answer within bounds; and connections that wait for the next request.
 
-use std::collections::HashMap;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -97,23 +97,69 @@ fn count_informational(request: &mut Request<Full<Bytes>>) -> Arc<Notify> {
 /// A connection that has served is used again for this long: later, something between may have forgotten it without a word.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Connections that have served, by origin, and since when each is idle.
+/// So many wait for a next request, wherever they lead: a server that sends each question elsewhere leaves no more behind.
+const MOST_IDLE: usize = 8;
+
+/// A connection that has served, to an origin, and since when it is idle.
+struct Idle {
+    place: String,
+    since: Instant,
+    connection: Connection,
+}
+
+/// Connections that have served, the longest idle first.
 #[derive(Default)]
-pub(super) struct Pool(Mutex<HashMap<String, Vec<(Instant, Connection)>>>);
+pub(super) struct Pool(Mutex<VecDeque<Idle>>);
 
 impl Pool {
     pub(super) fn put(&self, url: &Url, connection: Connection) {
-        lock(&self.0).entry(place(url)).or_default().push((Instant::now(), connection));
+        let mut idle = lock(&self.0);
+        idle.push_back(Idle { place: place(url), since: Instant::now(), connection });
+        tidy(&mut idle);
     }
 
     pub(super) fn take(&self, url: &Url) -> Option<Connection> {
         let mut idle = lock(&self.0);
-        let connections = idle.get_mut(&place(url))?;
-        connections.retain(|(since, _)| since.elapsed() < IDLE);
-        connections.pop().map(|(_, connection)| connection)
+        tidy(&mut idle);
+        let place = place(url);
+        let last = idle.iter().rposition(|idle| idle.place == place)?;
+        idle.remove(last).map(|idle| idle.connection)
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        lock(&self.0).len()
+    }
+}
+
+/// Ends those that are idle for too long, or too many.
+fn tidy(idle: &mut VecDeque<Idle>) {
+    idle.retain(|idle| idle.since.elapsed() < IDLE);
+    while idle.len() > MOST_IDLE {
+        idle.pop_front();
     }
 }
 
 fn place(url: &Url) -> String {
     url.origin().ascii_serialization()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn connections_that_lead_everywhere_are_few() {
+        let (pool, mut peers) = (Pool::default(), Vec::new());
+        let url = |port: usize| Url::parse(&format!("https://registry.example.com:{port}/v2/")).expect("a URL");
+        for port in 1000..1100 {
+            let (own, peer) = tokio::io::duplex(64);
+            pool.put(&url(port), Connection::open(Box::new(own)).await.ok().expect("a connection"));
+            peers.push(peer);
+        }
+        assert_eq!(pool.len(), MOST_IDLE);
+        assert!(pool.take(&url(1000)).is_none(), "the longest idle have gone");
+        assert!(pool.take(&url(1099)).is_some() && pool.take(&url(1099)).is_none());
+        assert_eq!(pool.len(), MOST_IDLE - 1);
+    }
 }

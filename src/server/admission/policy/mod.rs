@@ -129,11 +129,13 @@ impl Case<'_> {
             Err(why) => return Ok(self.trouble(None, format!("failed to configure binding: {why}"))),
         };
         let policy = self.review.server.programs.policy(self.policy);
+        pace.rest().await;
         let seen = Seen::new(self.review, self.version, self.object);
         let mut findings = Vec::new();
         for params in params {
             let params = match params {
                 Some(item) => {
+                    pace.rest().await;
                     pace.take(steps_of(item.bytes.len()))?;
                     let Some(params) = decoded(&item) else {
                         let why = "failed to configure binding: a parameter cannot be decoded".to_owned();
@@ -179,7 +181,7 @@ impl Evaluation<'_> {
     }
 
     async fn findings(&self, pace: &Pace) -> Vec<Finding> {
-        match holds(&self.policy.conditions, |expression| self.value(expression)) {
+        match holds(&self.policy.conditions, pace, |expression| self.value(expression)).await {
             Ok(true) => {}
             Ok(false) => return Vec::new(),
             Err(why) => return self.case.trouble(None, why),
@@ -224,12 +226,14 @@ impl Evaluation<'_> {
 }
 
 /// Whether all conditions hold. One that does not counts for more than one that cannot be found out.
-fn holds(
+async fn holds(
     conditions: &[(String, Expression)],
+    pace: &Pace,
     value: impl Fn(&Expression) -> Result<Value, ExpressionError>,
 ) -> Result<bool, Undecided> {
     let mut troubles = Vec::new();
     for (_, condition) in conditions {
+        pace.rest().await;
         match value(condition) {
             Ok(Value::Bool(true)) => {}
             Ok(_) => return Ok(false),
