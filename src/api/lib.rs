@@ -29,6 +29,7 @@ pub mod jsonpath;
 pub mod kinds;
 pub mod managed_fields;
 pub mod metrics;
+pub mod node_networks;
 pub mod node_selector;
 pub mod object;
 pub mod patch;
