@@ -30,11 +30,25 @@ pub struct PolicySync {
     /// The Pods that the agent has told of, by uid.
     told: HashMap<String, Arc<PodView>>,
     recovered: bool,
-    waiting: Vec<(String, oneshot::Sender<Result<(), String>>)>,
+    waiting: Waiting,
     /// Whether what was compiled last was compiled from all that there is.
     is_complete: bool,
     /// Who is judged by a policy that the kernel has refused, and why.
     refused: BTreeMap<String, String>,
+}
+
+/// Who waits for what was asked, by uid.
+#[derive(Default)]
+struct Waiting(Vec<(String, Answer)>);
+
+type Answer = oneshot::Sender<Result<(), String>>;
+
+impl Waiting {
+    /// Who has given up is forgotten: all ask again, and for long nothing may be in force.
+    fn add(&mut self, uid: &str, answer: Answer) {
+        self.0.retain(|(_, answer)| !answer.is_closed());
+        self.0.push((uid.to_owned(), answer));
+    }
 }
 
 impl PolicySync {
@@ -45,7 +59,7 @@ impl PolicySync {
             network,
             told: HashMap::new(),
             recovered: false,
-            waiting: Vec::new(),
+            waiting: Waiting::default(),
             is_complete: false,
             refused: BTreeMap::new(),
         }
@@ -122,7 +136,7 @@ impl PolicySync {
         if !self.is_complete {
             return;
         }
-        for (uid, answer) in std::mem::take(&mut self.waiting) {
+        for (uid, answer) in std::mem::take(&mut self.waiting).0 {
             let trouble = self.policies.trouble(&uid).or(self.refused.get(&uid).map(String::as_str));
             let found = match (trouble, self.policies.locals().get(&uid)) {
                 (Some(why), _) => Err(why.to_owned()),
@@ -147,8 +161,7 @@ impl PolicySync {
             Asked::Adopted(pod) => drop(self.told.insert(pod.uid().to_owned(), pod)),
             Asked::Recovered => self.recovered = true,
             Asked::Admit(pod, answer) => {
-                self.waiting.retain(|(_, answer)| !answer.is_closed());
-                self.waiting.push((pod.uid().to_owned(), answer));
+                self.waiting.add(pod.uid(), answer);
                 self.told.insert(pod.uid().to_owned(), pod);
             }
         }
@@ -170,5 +183,27 @@ impl PolicySync {
             (uid, Local { pod, addresses })
         };
         owners.into_iter().map(local).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_asks_again_and_again_waits_once() {
+        let mut waiting = Waiting::default();
+        let (asks, other) = (oneshot::channel(), oneshot::channel());
+        waiting.add("other", other.0);
+        waiting.add("a", asks.0);
+        let mut last = asks.1;
+        for _ in 0..1_000 {
+            drop(last);
+            let (again, answer) = oneshot::channel();
+            waiting.add("a", again);
+            last = answer;
+        }
+        let uids: Vec<&str> = waiting.0.iter().map(|(uid, _)| uid.as_str()).collect();
+        assert_eq!(uids, ["other", "a"]);
     }
 }

@@ -98,22 +98,46 @@ fn count_informational(request: &mut Request<Full<Bytes>>) -> Arc<Notify> {
 const IDLE: Duration = Duration::from_secs(60);
 
 /// Connections that have served, by origin, and since when each is idle.
-#[derive(Default)]
-pub(super) struct Pool(Mutex<HashMap<String, Vec<(Instant, Connection)>>>);
+pub(super) struct Pool<C = Connection>(Mutex<HashMap<String, Vec<(Instant, C)>>>);
 
-impl Pool {
-    pub(super) fn put(&self, url: &Url, connection: Connection) {
+impl<C> Pool<C> {
+    pub(super) fn put(&self, url: &Url, connection: C) {
         lock(&self.0).entry(place(url)).or_default().push((Instant::now(), connection));
     }
 
-    pub(super) fn take(&self, url: &Url) -> Option<Connection> {
+    /// One that has been idle until `now`, but not for too long.
+    pub(super) fn take(&self, url: &Url, now: Instant) -> Option<C> {
         let mut idle = lock(&self.0);
         let connections = idle.get_mut(&place(url))?;
-        connections.retain(|(since, _)| since.elapsed() < IDLE);
+        connections.retain(|(since, _)| now.saturating_duration_since(*since) < IDLE);
         connections.pop().map(|(_, connection)| connection)
+    }
+}
+
+impl<C> Default for Pool<C> {
+    fn default() -> Pool<C> {
+        Pool(Mutex::default())
     }
 }
 
 fn place(url: &Url) -> String {
     url.origin().ascii_serialization()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_been_idle_for_long_is_not_used_again() {
+        let (pool, url) = (Pool::<&str>::default(), "https://a.example/v2/".parse::<Url>().expect("a URL"));
+        let later = |seconds| Instant::now() + Duration::from_secs(seconds);
+        let other = "http://a.example/v2/".parse::<Url>().expect("a URL");
+        pool.put(&url, "first");
+        pool.put(&url, "second");
+        assert_eq!(pool.take(&other, later(0)), None, "of another origin");
+        assert_eq!(pool.take(&url, later(59)), Some("second"));
+        assert_eq!(pool.take(&url, later(61)), None);
+        assert_eq!(pool.take(&url, later(0)), None, "it is closed");
+    }
 }
