@@ -196,6 +196,21 @@ impl Network {
     pub fn addresses(&self) -> &[IpAddr] {
         &self.0.addresses
     }
+    /// Those of the node's addresses that a link has, with its prefix: who is on the same link.
+    ///
+    /// # Errors
+    ///
+    /// The kernel does not list them.
+    pub async fn networks(&self) -> Result<Vec<IpNet>> {
+        let inner = self.0.clone();
+        blocking(move || {
+            let uplinks = lock(&inner.links).uplinks()?;
+            let nets: Vec<IpNet> = uplinks.into_iter().flat_map(|link| link.addresses).collect();
+            let on_link = |address: &IpAddr| nets.iter().find(|net| net.addr() == *address).copied();
+            Ok(inner.addresses.iter().filter_map(on_link).collect())
+        })
+        .await
+    }
     pub fn config(&self) -> &NetworkConfig {
         &self.0.config
     }

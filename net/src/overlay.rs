@@ -8,6 +8,8 @@
 //!
 //! All of it follows from Node objects: nothing is learned, flooded or asked for. A peer is reached at the addresses that its Node
 //! reports, which is the peer's word: so an address leads nowhere but to that peer's own range, which is the control plane's word.
+//! Whether two nodes share a link both decide from what both publish: one that sent by a route what the other sends through a tunnel
+//! would find each answer dropped, as it comes from where no way leads back.
 //! Over a tunnel a node's own packets come from the first address of its range, so that the other end finds them on the way back.
 //!
 //! [`Transport`] has a row for each way; an encrypted one (WireGuard) would be a further row and a further kind of tunnel.
@@ -34,12 +36,14 @@ pub struct Peer {
     pub addresses: Vec<IpAddr>,
     /// As the control plane has given them.
     pub pod_ranges: Vec<IpNet>,
+    /// The addresses with the prefixes of their links, as the node publishes them.
+    pub networks: Vec<IpNet>,
 }
 
 /// How nodes reach each other's Pods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum Transport {
-    /// By routes where a peer is on a link of the node, by VXLAN elsewhere.
+    /// By routes where both nodes publish that they share a link, by VXLAN elsewhere.
     #[default]
     Auto,
     /// By routes; the network behind the node's links leads to peers that are elsewhere.
@@ -109,6 +113,8 @@ pub struct Own {
     pub addresses: Vec<IpAddr>,
     pub pod_ranges: Vec<IpNet>,
     pub service_ranges: Vec<IpNet>,
+    /// What the node publishes of itself, as its peers read it: not what its links say meanwhile.
+    pub networks: Vec<IpNet>,
     pub uplinks: Vec<Uplink>,
 }
 

@@ -30,6 +30,7 @@ pub mod kinds;
 pub mod managed_fields;
 pub mod metrics;
 pub mod namespace_identity;
+pub mod node_networks;
 pub mod node_selector;
 pub mod object;
 pub mod patch;

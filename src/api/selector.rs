@@ -66,11 +66,7 @@ impl LabelSelector {
 
     /// The most lookups and comparisons to match one object.
     pub fn lookups(&self) -> usize {
-        let values = |requirement: &Requirement| match requirement {
-            Requirement::In(_, values) | Requirement::NotIn(_, values) => values.len(),
-            _ => 0,
-        };
-        self.0.iter().map(|requirement| 1 + values(requirement)).sum()
+        self.0.iter().map(Requirement::lookups).sum()
     }
 
     /// From a `metav1.LabelSelector`; an empty one matches everything. `None` if it is invalid (validation refuses that).
@@ -140,13 +136,16 @@ impl LabelSelector {
 
     /// Whether it matches; `get` looks up a label.
     pub fn matches<'a>(&self, get: impl Fn(&str) -> Option<&'a str>) -> bool {
-        self.0.iter().all(|r| match r {
-            Requirement::In(k, vs) => get(k).is_some_and(|v| vs.iter().any(|w| w == v)),
-            Requirement::NotIn(k, vs) => get(k).is_none_or(|v| vs.iter().all(|w| w != v)),
-            Requirement::Exists(k) => get(k).is_some(),
-            Requirement::DoesNotExist(k) => get(k).is_none(),
-            Requirement::GreaterThan(k, n) => get(k).and_then(|v| v.parse::<i64>().ok()).is_some_and(|v| v > *n),
-            Requirement::LessThan(k, n) => get(k).and_then(|v| v.parse::<i64>().ok()).is_some_and(|v| v < *n),
+        self.0.iter().all(|requirement| requirement.matches(get(requirement.key())))
+    }
+
+    /// Whether it may match, judged by so many lookups: what it asks beyond them is taken for granted.
+    pub fn may_match<'a>(&self, most: usize, get: impl Fn(&str) -> Option<&'a str>) -> bool {
+        let mut left = most;
+        self.0.iter().all(|requirement| {
+            let judged = left.checked_sub(requirement.lookups());
+            left = judged.unwrap_or(0);
+            judged.is_none() || requirement.matches(get(requirement.key()))
         })
     }
 
@@ -177,12 +176,45 @@ fn once_each<T: Clone + Eq + std::hash::Hash>(all: &mut Vec<T>) {
 }
 
 impl Requirement {
+    /// Whether a label with this value, or none, is as it asks.
+    fn matches(&self, value: Option<&str>) -> bool {
+        let number = || value.and_then(|value| value.parse::<i64>().ok());
+        match self {
+            Requirement::In(_, values) => value.is_some_and(|value| values.iter().any(|one| one == value)),
+            Requirement::NotIn(_, values) => value.is_none_or(|value| values.iter().all(|one| one != value)),
+            Requirement::Exists(_) => value.is_some(),
+            Requirement::DoesNotExist(_) => value.is_none(),
+            Requirement::GreaterThan(_, least) => number().is_some_and(|number| number > *least),
+            Requirement::LessThan(_, most) => number().is_some_and(|number| number < *most),
+        }
+    }
+
+    fn lookups(&self) -> usize {
+        match self {
+            Requirement::In(_, values) | Requirement::NotIn(_, values) => 1 + values.len(),
+            _ => 1,
+        }
+    }
+
     pub fn key(&self) -> &str {
         match self {
             Requirement::In(k, _) | Requirement::NotIn(k, _) => k,
             Requirement::Exists(k) | Requirement::DoesNotExist(k) => k,
             Requirement::GreaterThan(k, _) | Requirement::LessThan(k, _) => k,
         }
+    }
+}
+
+impl LabelSelector {
+    /// The bytes that its keys and values take, whatever they are.
+    pub fn weight(&self) -> usize {
+        let of = |text: &String| size_of::<String>() + text.len();
+        let values = |requirement: &Requirement| match requirement {
+            Requirement::In(_, values) | Requirement::NotIn(_, values) => values.iter().map(of).sum(),
+            _ => 0,
+        };
+        let weight = |requirement| size_of::<Requirement>() + Requirement::key(requirement).len() + values(requirement);
+        self.0.iter().map(weight).sum()
     }
 }
 
@@ -374,5 +406,29 @@ fn check_value(key: &str, value: &str) -> Result<String, SelectorError> {
     match names::label_value(value).into_iter().next() {
         Some(why) => Err(SelectorError::Value { key: key.to_owned(), value: value.to_owned(), why }),
         None => Ok(value.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_takes_long_to_judge_may_match() {
+        let all = |many: usize| {
+            let first = Requirement::In("app".to_owned(), vec!["web".to_owned()]);
+            let others = (0..many).map(|n| Requirement::DoesNotExist(format!("k{n}")));
+            LabelSelector([first].into_iter().chain(others).collect())
+        };
+        let may = |selector: &LabelSelector, app: &'static str, other: &'static str| {
+            selector
+                .may_match(16, |key| [("app", app), (other, "")].into_iter().find(|(of, _)| *of == key).map(|(_, v)| v))
+        };
+        for many in [0, 5, 100] {
+            assert!(may(&all(many), "web", "x") && !may(&all(many), "db", "x"), "{many}");
+        }
+        assert!(!may(&all(100), "web", "k3") && may(&all(100), "web", "k50"), "only what is looked at decides");
+        let wide = LabelSelector(vec![Requirement::In("app".to_owned(), vec!["web".to_owned(); 100])]);
+        assert!(may(&wide, "db", "x") && !wide.matches(|_| Some("db")));
     }
 }

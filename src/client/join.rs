@@ -56,11 +56,15 @@ pub struct Joining {
     pub token: Option<String>,
 }
 
-/// The authority of the cluster that the machine of this folder has joined, in PEM; `None`: of none.
+/// The authority of the cluster that the machine of this folder has joined, in PEM; `None`: it has joined none. Who has joined has a
+/// certificate, also an old one: an authority alone is what a join that failed has left, and is not trusted.
 ///
 /// # Errors
 /// It is there, and cannot be read.
 pub fn kept_authority(folder: &Path) -> anyhow::Result<Option<String>> {
+    if !folder.join(CERTIFICATE).exists() {
+        return Ok(None);
+    }
     let file = folder.join(CA);
     match fs::read_to_string(&file) {
         Ok(text) => Ok(Some(text)),
@@ -97,14 +101,10 @@ impl Membership {
     pub async fn open(joining: Joining, env: Env) -> anyhow::Result<Membership> {
         let Joining { folder, node, url, ca, token } = joining;
         make(&folder)?;
-        let kept = folder.join(CA);
         let ca = match ca {
-            Some(ca) => {
-                write_private(&kept, &ca)?;
-                ca
-            }
+            Some(ca) => ca,
             None => {
-                fs::read_to_string(&kept).context("--ca-hash or --ca-file is needed: this node has not joined yet")?
+                kept_authority(&folder)?.context("--ca-hash or --ca-file is needed: this node has not joined yet")?
             }
         };
         let identity = Arc::new(Identity::default());
@@ -114,7 +114,10 @@ impl Membership {
         let by_token = by_token.transpose()?;
         let member = Membership { folder, node, ca, pair: Mutex::default(), identity, server, by_token, env };
         match member.kept() {
-            Some(pair) => member.show(pair)?,
+            Some(pair) => {
+                member.show(pair)?;
+                member.mend()?;
+            }
             None => member.ask_by_token().await?,
         }
         Ok(member)
@@ -231,9 +234,10 @@ impl Membership {
         Ok(Pair { certificate: read(CERTIFICATE)?, key: read(key)? })
     }
 
-    /// Stores a pair such that a crash leaves a certificate with its key: first the key, beside the previous one, then the
-    /// certificate, then the key in its place.
+    /// Stores a pair such that a crash leaves a certificate with its key and the authority that has signed it: first that, and the key
+    /// beside the previous one, then the certificate, then the key in its place.
     fn write(&self, pair: &Pair) -> anyhow::Result<()> {
+        write_private(&self.folder.join(CA), &self.ca)?;
         write_private(&self.folder.join(NEXT_KEY), &pair.key)?;
         write_private(&self.folder.join(CERTIFICATE), &pair.certificate)?;
         self.take_next_key()

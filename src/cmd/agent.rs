@@ -5,8 +5,8 @@ use ipnet::IpNet;
 use super::{
     collector::TracingArgs,
     joining::JoinArgs,
-    node::{self, Node, NodeArgs, ServerAt},
-    notify,
+    node::{Node, NodeArgs, ServerAt},
+    node_name, notify,
     private::{self, Owner},
     shutdown,
     state_dir::StateArgs,
@@ -43,7 +43,7 @@ pub async fn run(args: Args, global: cli::Global) -> anyhow::Result<()> {
     let _tracing = args.tracing.start("podwright-agent")?;
     let paths = args.state.paths(Owner::here())?;
     let (client, server, membership) = if let Some(url) = args.join.url(&global.server)? {
-        let joining = args.join.membership(url, paths.membership(), node::name(&args.node)?);
+        let joining = args.join.membership(url, paths.membership(), node_name::of_flags(&args.node)?);
         // It may wait for minutes.
         let membership = tokio::select! {
             joined = joining => joined?,

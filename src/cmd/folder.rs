@@ -20,7 +20,7 @@ pub const MARK: &str = ".podwright";
 /// What a node creates in its directories, each a directory of its own.
 const NODE: &[&str] =
     &["images", "runtime", "network", "pods", "shims", "journals", "volumes", "log", crate::node::LOCAL_VOLUMES];
-/// What a server, or a joined agent, creates in its directories.
+/// What a server, or an agent, creates in its directories.
 const SERVER: &[&str] = &[
     "store.db",
     "store.db-wal",
@@ -30,6 +30,7 @@ const SERVER: &[&str] = &[
     "store.db.draft",
     "pki",
     "agent",
+    super::node_name::FILE,
     "admin.kubeconfig",
     "admin.kubeconfig.new",
     "encryption-config.yaml",

@@ -190,6 +190,9 @@ mod tests {
         std::fs::write(folder.path().join("ca.crt"), pki.authority()).unwrap();
         let own = hashes(pki.authority()).unwrap()[0].0.to_string();
         let authority = async |words: &[&str]| joining(words).authority("https://127.0.0.1:1", folder.path()).await;
+        let refused = authority(&[]).await.unwrap_err().to_string();
+        assert!(refused.contains("this node has not joined yet"), "a join that failed has left it: {refused}");
+        std::fs::write(folder.path().join("client.crt"), "").unwrap();
         for words in [&[][..], &["--ca-hash", &own], &["--ca-hash", HASH, "--ca-hash", &own]] {
             assert_eq!(authority(words).await.unwrap(), None, "{words:?}: nobody is asked");
         }

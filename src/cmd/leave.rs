@@ -68,7 +68,7 @@ async fn here(args: &Leave, global: Global) -> anyhow::Result<()> {
     }
     let member = paths.as_ref().and_then(|paths| join::kept_name(&paths.membership()));
     let is_member = member.is_some();
-    let name = member.map_or_else(|| reset.node_name(), Ok)?;
+    let name = member.map_or_else(|| reset.node_name(paths.as_ref()), Ok)?;
     let runs = paths.as_ref().map_or(Ok(false), reset::agent_runs)?;
     let leaving = Leaving::begin(&args.leaving, global, &name).await?;
     leaving.empty(runs).await?;

@@ -14,6 +14,7 @@ mod joining;
 mod leave;
 mod lines;
 mod node;
+mod node_name;
 mod notify;
 mod oidc;
 mod paths;

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     durations::duration,
-    folder,
+    folder, node_name,
     paths::Paths,
     private::{self, Owner},
 };
@@ -58,7 +58,7 @@ pub struct NodeArgs {
     #[arg(long, value_name = "PATH", requires = "isolated")]
     pub netns: Option<PathBuf>,
     /// How Pods of other nodes are reached: routes (nodes share a link, or the network between them knows the way), vxlan, or auto:
-    /// routes to nodes on a link of this one, VXLAN to others
+    /// routes between nodes that publish that they share a link, VXLAN to others
     #[arg(long, value_name = "TRANSPORT", default_value = "auto")]
     pub network: Transport,
     /// VXLAN network identifier, the same on all nodes
@@ -255,7 +255,7 @@ impl Node {
         server: ServerAt,
     ) -> anyhow::Result<Node> {
         // 1. The configuration.
-        let (name, labels, shim) = (name(args)?, labels(args)?, shim()?);
+        let (name, labels, shim) = (node_name::of_flags(args)?, labels(args)?, shim()?);
         args.check_node_ip()?;
         let cluster_dns = args.cluster_dns(service_ranges)?;
         check_resolv_conf(&args.resolv_conf)?;
@@ -267,6 +267,7 @@ impl Node {
         let images = paths.images();
         let images = tokio::task::spawn_blocking(move || ImageStore::open(&images)).await;
         let images = images.context("opening the image store")?.context("opening the image store")?;
+        node_name::keep(paths, &name)?;
         // 3. The runtime, with running Pods.
         let config = podwright_runtime::Config {
             state_dir: paths.runtime(),
@@ -280,11 +281,11 @@ impl Node {
         // 4. Everything else.
         // An isolated node leaves the machine's configuration alone.
         let shutdown = shutdown::Manager::start(periods, !args.isolated).await.context("--shutdown-grace-period")?;
-        let ground = Ground { name, labels, cluster_dns, images, runtime: runtime.clone(), shutdown };
+        let ground = Ground { name: name.clone(), labels, cluster_dns, images, runtime: runtime.clone(), shutdown };
         let node = Node::on(ground, args, service_ranges, paths, client, server).await;
         if node.is_err() && args.isolated && runtime.list().await.is_empty() {
             remove_cgroups(&runtime).await;
-            remove_network(args, paths, service_ranges).await;
+            remove_network(args, name, paths, service_ranges).await;
         }
         node
     }
@@ -346,6 +347,7 @@ impl Node {
             manifests: Some(args.pod_manifests.clone().unwrap_or_else(|| paths.manifests.clone())),
             network_namespace: network.netns().pinned().map(Path::to_owned),
             addresses: network.addresses().to_vec(),
+            networks: network.networks().await.context("the node's links")?,
             cluster_dns,
             cluster_domain: args.cluster_domain.clone(),
             resolv_conf: args.resolv_conf.clone(),
@@ -426,12 +428,12 @@ impl Node {
 }
 
 /// Removes what a node that did not start has made of its network.
-async fn remove_network(args: &NodeArgs, paths: &Paths, service_ranges: &[IpNet]) {
+async fn remove_network(args: &NodeArgs, name: String, paths: &Paths, service_ranges: &[IpNet]) {
     let pin = paths.network().join("netns");
     // One that somebody else has made goes on without it. There is none where it was refused.
     let errors = match args.netns.is_some() && pin.exists() {
         true => {
-            let config = args.network(String::new(), paths, service_ranges, args.former_cluster_dns(service_ranges));
+            let config = args.network(name, paths, service_ranges, args.former_cluster_dns(service_ranges));
             match Network::open_to_remove(config).await {
                 Ok(network) => network.remove().await,
                 Err(error) => vec![error],
@@ -447,17 +449,6 @@ async fn remove_network(args: &NodeArgs, paths: &Paths, service_ranges: &[IpNet]
 async fn remove_cgroups(runtime: &Runtime) {
     if let Err(error) = runtime.remove_root(&JournalWriter::none()).await {
         tracing::warn!(%error, "failed to clean up the node's cgroups");
-    }
-}
-
-/// The node's name: from the flag, or the host name.
-pub fn name(args: &NodeArgs) -> anyhow::Result<String> {
-    match &args.node_name {
-        Some(name) => Ok(name.clone()),
-        None => {
-            let host = nix::unistd::gethostname().context("gethostname")?;
-            Ok(host.to_string_lossy().to_lowercase())
-        }
     }
 }
 

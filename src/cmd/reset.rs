@@ -19,7 +19,8 @@ use podwright_runtime::{
 
 use super::{
     folder::{self, Holdings},
-    node::{NodeArgs, name, shim},
+    node::{NodeArgs, shim},
+    node_name,
     paths::Paths,
     private::{self, Owner},
     state_dir::StateArgs,
@@ -88,6 +89,8 @@ impl Args {
     /// A server or an agent runs.
     pub fn checked(&self) -> anyhow::Result<Option<Paths>> {
         let Some(paths) = self.folders()? else { return Ok(None) };
+        // Before anything is changed.
+        self.node_name(Some(&paths))?;
         anyhow::ensure!(
             UnixStream::connect(paths.socket()).is_err(),
             "podwright is running on unix://{}: end it first",
@@ -106,9 +109,15 @@ impl Args {
         Ok(())
     }
 
-    /// The name of the Node.
-    pub fn node_name(&self) -> anyhow::Result<String> {
-        name(&self.node)
+    /// The name of the Node: of these folders, where there are some.
+    ///
+    /// # Errors
+    /// It cannot be read, or the flags name another one.
+    pub fn node_name(&self, paths: Option<&Paths>) -> anyhow::Result<String> {
+        match paths {
+            Some(paths) => node_name::of_last(&self.node, paths),
+            None => node_name::of_flags(&self.node),
+        }
     }
 
     /// Removes all but what Pods run: network, mounts, folders.
@@ -193,7 +202,7 @@ async fn network(args: &Args, paths: &Paths) -> Vec<anyhow::Error> {
             // another's.
             isolated: paths.network().join("netns").exists(),
             conntrack_max: None,
-            ..args.node.network(name(&args.node)?, paths, &args.service_cidr, dns)
+            ..args.node.network(node_name::of_last(&args.node, paths)?, paths, &args.service_cidr, dns)
         };
         Network::open_to_remove(config).await.context("opening the node's network")
     };

@@ -344,7 +344,7 @@ impl Driver {
             is_one.then(|| metadata.name.unwrap_or_default())
         };
         let asked = self.client.find(request, is_child);
-        match self.world.patience.wait(of, (Verb::List, resource), asked).await {
+        match self.world.patience.wait(of, owner.namespace.as_deref(), (Verb::List, resource), asked).await {
             Ok(None) => Ok(()),
             Ok(Some(child)) => {
                 Err(Status::conflict(resource, "", &child, "its owner is about to go, and it is not seen yet"))
@@ -386,10 +386,11 @@ impl Driver {
         }
     }
 
-    /// A request on behalf of a namespace, with a short timeout for other servers' resources.
+    /// A request on behalf of an account, with a short timeout for other servers' resources.
     async fn call(&self, of: &str, request: Request) -> Result<Response, Status> {
-        let (verb, resource) = (request.verb, request.resource.clone());
-        self.world.patience.wait(of, (verb, &resource), self.client.call(request)).await
+        let (verb, resource, namespace) = (request.verb, request.resource.clone(), request.namespace.clone());
+        let answer = self.client.call(request);
+        self.world.patience.wait(of, namespace.as_deref(), (verb, &resource), answer).await
     }
 
     fn tell(&self, note: Note, what: &str) {

@@ -32,11 +32,14 @@ impl LiveReads {
         }
     }
 
-    /// Sends the requests on behalf of a namespace.
+    /// Sends the requests on behalf of an account.
     pub(super) async fn seek(&mut self, client: &Client, patience: &Patience, of: &str, live_reads: Vec<Request>) {
         let ask = |question: &Request| {
-            let (verb, resource, call) = (question.verb, question.resource.clone(), client.call(question.clone()));
-            async move { patience.wait(of, (verb, &resource), call).await }
+            let (question, call) = (question.clone(), client.call(question.clone()));
+            async move {
+                let asked = (question.verb, question.resource.as_str());
+                patience.wait(of, question.namespace.as_deref(), asked, call).await
+            }
         };
         let answers = join_all(live_reads.iter().map(ask)).await;
         for (question, answer) in live_reads.into_iter().zip(answers) {
@@ -44,7 +47,7 @@ impl LiveReads {
         }
     }
 
-    fn take(&mut self, question: Request, answer: Result<Body, Status>) {
+    pub(super) fn take(&mut self, question: Request, answer: Result<Body, Status>) {
         self.0.entry(What::of(&question)).or_default().push((question.options, answer));
     }
 }

@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::{Namespace, NamespaceCondition};
 use super::{
     Context, Failure, MetadataInformers, Plan, Row, Writes,
     conditions::{self, Condition},
+    live_reads::LiveReads,
     meta,
     metadata_informers::{
         IGNORED,
@@ -20,7 +21,10 @@ use super::{
     },
     write::{Guard, Write},
 };
-use podwright_api::{Request, Verb};
+use podwright_api::{
+    Options, Request, Verb,
+    request::{Body, List},
+};
 use podwright_client::{Key, Partial};
 
 const FINALIZER: &str = "kubernetes";
@@ -31,6 +35,8 @@ const FAILED: &str = "ContentDeletionFailed";
 const LONGEST: usize = 32 * 1024;
 /// When to check extension API servers again, which send no notifications.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
+/// So many objects of a resource that is not followed are looked at; of the others their number is told.
+const LISTED: u64 = 500;
 
 pub const ROW: Row = Row {
     name: "namespace-controller",
@@ -65,7 +71,44 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     let discovered = metadata.discovered(revision).map(|resources| Guard::Discovered { resources });
     let all = defined.into_iter().chain(discovered).collect();
     let (contents, others) = contents(metadata, &key.name);
-    plan(&namespace, contents, &others, all, context.failures, context.now)
+    let is_empty = others.failing.is_empty() && contents.iter().all(|remains| remains.count == 0);
+    let unwatched = match unwatched(context.live_reads, &key.name, others.unwatched.iter().filter(|_| is_empty)) {
+        Ok(unwatched) => unwatched,
+        Err(live_reads) => return Plan { live_reads, ..Plan::default() },
+    };
+    plan(&namespace, contents, &others, &unwatched, all, context.failures, context.now)
+}
+
+/// What is left of resources that are not followed, as their servers say once nothing else is left: who holds it up must be told, too.
+fn unwatched<'a>(
+    live_reads: &LiveReads,
+    namespace: &str,
+    resources: impl Iterator<Item = &'a String>,
+) -> Result<Vec<Remains>, Vec<Request>> {
+    let (mut found, mut asked) = (Vec::new(), Vec::new());
+    for resource in resources {
+        let list = Request {
+            verb: Verb::List,
+            resource: resource.clone(),
+            namespace: Some(namespace.to_owned()),
+            options: Options { limit: Some(LISTED), ..Options::default() },
+            ..Request::default()
+        };
+        match live_reads.to(list) {
+            Ok(Ok(Body::List(list))) => found.push(listed(resource, list)),
+            // Its deletion meets the same, and tells it.
+            Ok(_) => {}
+            Err(request) => asked.push(request),
+        }
+    }
+    if asked.is_empty() { Ok(found) } else { Err(asked) }
+}
+
+fn listed(resource: &str, list: &List) -> Remains {
+    let objects: Vec<Partial> = list.items.iter().filter_map(|item| serde_json::from_slice(item).ok()).collect();
+    let more = list.remaining_item_count.and_then(|more| usize::try_from(more).ok()).unwrap_or(0);
+    let all = list.items.len().saturating_add(more);
+    Remains { count: all, ..remains(resource, objects.iter()) }
 }
 
 /// The remaining objects of one kind in a namespace.
@@ -111,11 +154,13 @@ fn remains<'a>(resource: &str, objects: impl Iterator<Item = &'a Partial>) -> Re
 }
 
 /// Plans a terminating namespace; `contents` has one entry for every followed namespaced kind, `all` are the guards that ensure
-/// that these are complete, together with remote discovery; `failures` are the reasons why some of it could not be deleted.
+/// that these are complete, together with remote discovery; `unwatched` has what is left of others where nothing else is; `failures` are
+/// the reasons why some of it could not be deleted.
 pub fn plan(
     namespace: &Namespace,
     contents: Vec<Remains>,
     others: &Elsewhere,
+    unwatched: &[Remains],
     all: Vec<Guard>,
     failures: &[Failure],
     now: Timestamp,
@@ -135,8 +180,8 @@ pub fn plan(
         // Other resources are deleted without observing them. Nothing can be created here any more.
         plan.then(unfollowed().map(|resource| clear(name, &resource)).collect());
         // As long as that succeeds there is nothing to tell: it is let go at once.
-        if !failures.is_empty() || !others.full.is_empty() {
-            plan.report = report(namespace, &contents, others, failures, now);
+        if !failures.is_empty() || !others.full.is_empty() || unwatched.iter().any(|left| stays(namespace, left, now)) {
+            plan.report = report(namespace, unwatched, others, failures, now);
         }
         // Caches may not show the latest objects yet: check once more before finalizing.
         let followed = contents.into_iter().map(|remains| remains.resource);
@@ -162,6 +207,13 @@ pub fn plan(
     }
     plan.report = report(namespace, due, others, failures, now);
     plan
+}
+
+/// Whether what is left has been deleted before, and is still there.
+fn stays(namespace: &Namespace, left: &Remains, now: Timestamp) -> bool {
+    let begun = namespace.metadata.deletion_timestamp.as_ref().map(|time| time.0);
+    let was_deleted = begun.is_some_and(|begun| meta::later(begun, LOOK_AGAIN) <= now);
+    left.count > left.untouched || was_deleted && left.count > 0
 }
 
 /// Reports the progress, unless the status has it already.
@@ -285,4 +337,37 @@ fn told(contents: &[Remains], others: &Elsewhere, failures: &[Failure], now: Tim
             }
         },
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn servers_are_asked_for_what_is_not_watched() {
+        let (mut answers, resources) = (LiveReads::default(), ["things.a.io/v1", "things.b.io/v1"].map(str::to_owned));
+        let look = |answers: &LiveReads| unwatched(answers, "ns", resources.iter());
+        let asked = look(&answers).expect_err("nobody has answered");
+        let shape = |request: &Request| (request.resource.clone(), request.namespace.clone(), request.options.limit);
+        let expected = resources.clone().map(|resource| (resource, Some("ns".to_owned()), Some(LISTED)));
+        assert_eq!(asked.iter().map(shape).collect::<Vec<_>>(), expected);
+        let item = |metadata: serde_json::Value| json!({ "metadata": metadata }).to_string().into_bytes().into();
+        let items = vec![
+            item(json!({ "name": "x", "finalizers": ["a/b"], "deletionTimestamp": "2026-01-01T00:00:00Z" })),
+            item(json!({ "name": "y" })),
+        ];
+        let list = List { items, remaining_item_count: Some(7), ..List::default() };
+        let [one, other] = <[Request; 2]>::try_from(asked).expect("two");
+        answers.take(one, Ok(Body::List(list)));
+        answers.take(other, Err(podwright_api::Status::unavailable("away")));
+        let left = Remains {
+            resource: resources[0].clone(),
+            count: 9,
+            untouched: 1,
+            finalizers: [("a/b".to_owned(), 1)].into(),
+        };
+        assert_eq!(look(&answers).expect("all are asked"), [left], "who does not answer is left to the deletion");
+    }
 }

@@ -19,13 +19,30 @@ const FIRST: Duration = Duration::from_secs(10);
 const MOST: Duration = Duration::from_secs(160);
 /// The most that are remembered.
 const REMEMBERED: usize = 4096;
+/// For so many namespaces of a shared account at a time is a server slow on their account; for more it is its own fault.
+const MANY: usize = 8;
 
 /// Metrics groups, whose resource names contain what is measured.
 const METRICS: [&str; 2] = ["custom.metrics.k8s.io", "external.metrics.k8s.io"];
 
-/// The slow servers by namespace: what one tenant requests may be slow only for that tenant.
+/// The slow servers by namespace: what one tenant requests may be slow only for that tenant. In an account that namespaces share (as
+/// others say what is in them, and there may be none such) each has its own patience, until there are many.
 #[derive(Default)]
-pub struct Patience(Mutex<HashMap<(String, String), Slow>>);
+pub struct Patience(Mutex<HashMap<Whose, Slow>>);
+
+/// Who is slow for whom.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Whose {
+    account: String,
+    /// Of a shared account; "" is all of it.
+    namespace: String,
+    group: String,
+}
+
+/// Whether namespaces share an account: none has such a name.
+fn is_shared(account: &str) -> bool {
+    account.starts_with('/')
+}
 
 #[derive(Clone, Copy)]
 struct Slow {
@@ -34,19 +51,22 @@ struct Slow {
 }
 
 impl Patience {
-    /// Waits for a response about a resource on behalf of a namespace.
+    /// Waits for a response about a resource, in a namespace, on behalf of an account.
     ///
     /// # Errors
     ///
     /// Those of the response; and for resources served elsewhere: it took too long, or did so recently.
     pub async fn wait<T>(
         &self,
-        namespace: &str,
+        account: &str,
+        namespace: Option<&str>,
         (verb, resource): (Verb, &str),
         answer: impl Future<Output = Result<T, Status>>,
     ) -> Result<T, Status> {
         let Some(group) = elsewhere(resource) else { return answer.await };
-        let key = (namespace.to_owned(), group.to_owned());
+        let namespace = namespace.filter(|_| is_shared(account)).unwrap_or_default();
+        let [account, namespace, group_of] = [account, namespace, group].map(str::to_owned);
+        let key = Whose { account, namespace, group: group_of };
         if self.is_slow(&key) {
             return Err(Status::unavailable(format!("{group} was slow to answer: it is asked again in a while")));
         }
@@ -58,7 +78,7 @@ impl Patience {
         match answer {
             Ok(answer) => {
                 match is_read || began.elapsed() <= WRITE {
-                    true => drop(self.slow().remove(&key)),
+                    true => self.forget(&key),
                     false => self.remember(key),
                 }
                 answer
@@ -70,11 +90,29 @@ impl Patience {
         }
     }
 
-    fn is_slow(&self, key: &(String, String)) -> bool {
-        self.slow().get(key).is_some_and(|slow| slow.until > Instant::now())
+    fn is_slow(&self, key: &Whose) -> bool {
+        let (now, slow) = (Instant::now(), self.slow());
+        [key, &key.for_all()].into_iter().filter_map(|key| slow.get(key)).any(|slow| slow.until > now)
     }
 
-    fn remember(&self, key: (String, String)) {
+    fn forget(&self, key: &Whose) {
+        let mut slow = self.slow();
+        slow.remove(key);
+        slow.remove(&key.for_all());
+    }
+
+    fn remember(&self, key: Whose) {
+        let all = key.for_all();
+        let is_alike = |other: &Whose| other.for_all() == all && *other != all;
+        self.note(key);
+        let now = Instant::now();
+        let waiting = self.slow().iter().filter(|(other, slow)| is_alike(other) && slow.until > now).count();
+        if waiting >= MANY {
+            self.note(all);
+        }
+    }
+
+    fn note(&self, key: Whose) {
         let (now, mut slow) = (Instant::now(), self.slow());
         // Several concurrent requests count as slow once.
         if slow.get(&key).is_some_and(|slow| slow.until > now) {
@@ -90,8 +128,15 @@ impl Patience {
         }
     }
 
-    fn slow(&self) -> MutexGuard<'_, HashMap<(String, String), Slow>> {
+    fn slow(&self) -> MutexGuard<'_, HashMap<Whose, Slow>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Whose {
+    /// The server for the whole account.
+    fn for_all(&self) -> Whose {
+        Whose { namespace: String::new(), ..self.clone() }
     }
 }
 
@@ -132,7 +177,7 @@ mod tests {
                 tokio::time::sleep(Duration::from_secs(takes)).await;
                 Ok(())
             };
-            let answer = patience.wait(namespace, (Verb::Get, resource), answer).await;
+            let answer = patience.wait(namespace, None, (Verb::Get, resource), answer).await;
             (answer.is_ok(), began.elapsed().as_secs())
         };
         let slow = "things.ext.example.com/v1";
@@ -158,7 +203,7 @@ mod tests {
                 tokio::time::sleep(Duration::from_secs(takes)).await;
                 Ok(())
             };
-            let answer = patience.wait(namespace, (Verb::Patch, resource), answer).await;
+            let answer = patience.wait(namespace, None, (Verb::Patch, resource), answer).await;
             (answer.is_ok(), began.elapsed().as_secs())
         };
         let slow = "things.ext.example.com/v1";
@@ -172,5 +217,32 @@ mod tests {
         assert_eq!(write("a", slow, 0).await, (false, 0), "twice as long");
         tokio::time::sleep(Duration::from_secs(2)).await;
         assert_eq!(write("a", slow, 1).await, (true, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn in_a_shared_account_who_is_slow_for_one_namespace_is_asked_for_others_but_not_for_endless_ones() {
+        let patience = Patience::default();
+        let ask = async |namespace: &str, resource: &str, takes: u64| {
+            let began = Instant::now();
+            let answer = async {
+                tokio::time::sleep(Duration::from_secs(takes)).await;
+                Ok(())
+            };
+            let answer = patience.wait("/others", Some(namespace), (Verb::Get, resource), answer).await;
+            (answer.is_ok(), began.elapsed().as_secs())
+        };
+        let (slow, other) = ("things.ext.example.com/v1", "things.other.example.com/v1");
+        assert_eq!(ask("a", slow, 50).await, (false, 5));
+        assert_eq!(ask("a", slow, 0).await, (false, 0), "not asked at all");
+        assert_eq!(ask("b", slow, 1).await, (true, 1), "another tenant's business");
+        // It says that it has things everywhere, and answers for none.
+        let invented: Vec<String> = (0..MANY).map(|n| format!("n{n}")).collect();
+        let all = futures::future::join_all(invented.iter().map(|namespace| ask(namespace, slow, 50))).await;
+        assert!(all.iter().all(|answer| *answer == (false, 5)), "{all:?}");
+        assert_eq!(ask("next", slow, 50).await, (false, 0), "it is slow itself");
+        assert_eq!(ask("next", other, 1).await, (true, 1), "nobody else is");
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(ask("next", slow, 1).await, (true, 1));
+        assert_eq!(ask("b", slow, 1).await, (true, 1));
     }
 }

@@ -2,6 +2,8 @@
 
 use std::{net::IpAddr, path::PathBuf};
 
+use ipnet::IpNet;
+
 use super::{admission::sysctls::Sysctls, id_pool::IdPool, kernel, shutdown::GracePeriods, storage, verification::VerificationPolicy};
 
 /// How an agent is set up.
@@ -21,6 +23,8 @@ pub struct Config {
     pub network_namespace: Option<PathBuf>,
     /// The node's addresses, the preferred one first.
     pub addresses: Vec<IpAddr>,
+    /// Those that a link has, with its prefix: they are published, so that other nodes know who is on their link.
+    pub networks: Vec<IpNet>,
     /// Where the cluster's names are answered.
     pub cluster_dns: Vec<IpAddr>,
     /// `cluster.local`
@@ -62,6 +66,7 @@ impl Config {
             manifests: None,
             network_namespace: None,
             addresses: Vec::new(),
+            networks: Vec::new(),
             cluster_dns: Vec::new(),
             cluster_domain: "cluster.local".to_owned(),
             resolv_conf: "/etc/resolv.conf".into(),

@@ -7,7 +7,7 @@ use std::{
 };
 
 use podwright_runtime::{
-    kept::unescaped,
+    kept::{source_at, unescaped},
     sys::{Kernel, mount::Holds},
 };
 use rustix::{
@@ -84,21 +84,17 @@ pub fn room_of(folder: &Path) -> usize {
 /// Pod's. The folder has the Pod's uid for a name, and may have a number behind it.
 pub fn namespace_of(folder: &Path) -> Option<String> {
     let name = folder.file_name()?.to_string_lossy();
-    let device = fs::symlink_metadata(folder).ok()?.dev();
-    let device = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
-    let folder = fs::canonicalize(folder).ok()?;
-    let of = |line: &str| {
-        let (mount, kind) = line.split_once(" - ")?;
-        let mut fields = mount.split(' ').skip(2);
-        let is_it = fields.next() == Some(&*device) && fields.nth(1).is_some_and(|at| unescaped(at) == folder);
-        let source = kind.strip_prefix("tmpfs ").filter(|_| is_it)?.split(' ').next()?;
-        let said = source.strip_prefix(SOURCE)?;
-        // Those of an earlier version say no Pod.
-        let (namespace, pod) = said.split_once('/').unwrap_or((said, &name));
-        let is_the_pods = name.strip_prefix(pod).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
-        is_the_pods.then(|| namespace.to_owned())
-    };
-    table()?.lines().find_map(of)
+    let source = source_at(folder)?;
+    let said = source.strip_prefix(SOURCE)?;
+    // Those of an earlier version say no Pod.
+    let (namespace, pod) = said.split_once('/').unwrap_or((said, &name));
+    let is_the_pods = name.strip_prefix(pod).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+    is_the_pods.then(|| namespace.to_owned())
+}
+
+/// What a volume's own mount in memory says of itself: nobody else's says the same.
+pub fn source_of_volume(namespace: &str, pod: &str, volume: &str) -> String {
+    format!("{SOURCE}{namespace}/{pod}/{volume}")
 }
 
 /// Whether a folder's [own tmpfs](in_memory_of) contains files, linked or only open.

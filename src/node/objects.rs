@@ -72,6 +72,16 @@ pub struct Held<'a> {
     turn: Option<Turn>,
 }
 
+impl Held<'_> {
+    /// Nothing is left of what was read but so many bytes that were made of it: who has little has no turn for it.
+    pub fn lessen(&mut self, bytes: usize) {
+        self.bytes = bytes;
+        if bytes <= LITTLE {
+            self.turn = None;
+        }
+    }
+}
+
 /// What was read by name: its version then.
 #[derive(Default)]
 struct Read {

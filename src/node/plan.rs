@@ -135,7 +135,11 @@ fn run(plan: &mut PodActions, pod: &Pod, seen: &Observed, now: Timestamp) {
     mount_volumes(plan, pod, &parts, &seen.volumes, now);
     match seen.sandbox.state {
         SandboxState::None if plan.due(seen.sandbox.waits(now), now) => plan.act(Action::StartSandbox),
-        SandboxState::Stopped if !seen.resize.busy && seen.containers.values().all(Container::is_still) => {
+        SandboxState::Stopped
+            if !seen.resize.busy
+                && seen.containers.values().all(Container::is_still)
+                && plan.due(seen.sandbox.renewal.waits(now), now) =>
+        {
             plan.act(Action::RenewSandbox);
         }
         _ => {}

@@ -32,7 +32,7 @@ use super::{
 };
 use crate::told::{self, Amiss, Told, revision};
 use podwright_api::{
-    Env, Status,
+    Env, Status, node_networks,
     persistent_volume::local,
     protections::{CONFLICTING_TABLES, DISK_USAGE, PROJECT_QUOTAS},
 };
@@ -112,11 +112,14 @@ impl Registration {
         })
     }
 
-    /// Annotations that describe how the node stores data.
+    /// Annotations that describe how the node stores data, and where it is.
     fn annotations(&self) -> BTreeMap<String, String> {
         let folder = self.local_volumes.iter().filter_map(|folder| folder.to_str());
         let own = folder.map(|folder| (local::FOLDER.to_owned(), folder.to_owned()));
-        own.chain([(DISK_USAGE.to_owned(), self.disk_usage.clone())]).collect()
+        // Also none: an earlier agent's are not to last.
+        let networks = node_networks::text(&self.config.networks);
+        own.chain([(DISK_USAGE.to_owned(), self.disk_usage.clone()), (node_networks::ANNOTATION.to_owned(), networks)])
+            .collect()
     }
 
     /// Creates the Node, or updates an existing one. Retries until the server accepts it.
@@ -222,7 +225,9 @@ impl Registration {
     fn amiss(&self, node: &Node) -> Option<Amiss> {
         let labels = node.metadata.labels.as_ref();
         let missing = self.labels().iter().any(|(key, _)| labels.is_none_or(|labels| !labels.contains_key(key)));
-        self.told().amiss(node).or(missing.then_some(Amiss::Labels))
+        // Two nodes decide by it how they reach each other.
+        let other = node_networks::published(node) != self.config.networks;
+        self.told().amiss(node).or((missing || other).then_some(Amiss::Labels))
     }
 
     /// Repairs the difference. The Lease comes first: without it the node would soon be considered dead again.

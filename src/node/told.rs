@@ -37,7 +37,8 @@ impl Told {
         }
     }
 
-    /// Compares it with a newer version; an older one is ignored.
+    /// Compares it with this version or a newer one; an older one is ignored. (What others have written just before a report is in the
+    /// version that it has made, and was not known to who made it.)
     pub fn amiss(&self, node: &Node) -> Option<Amiss> {
         if self.uid.is_empty() {
             return None;
@@ -48,7 +49,7 @@ impl Told {
         let status = serde_json::to_value(&node.status).unwrap_or_default();
         let differs =
             || part(&self.status, &status) != self.status || !handed_on(&self.status["capacity"], node).is_empty();
-        (revision(node) > self.revision && differs()).then_some(Amiss::Status)
+        (revision(node) >= self.revision && differs()).then_some(Amiss::Status)
     }
 }
 
@@ -162,6 +163,13 @@ mod tests {
         for change in changes {
             assert_eq!(changed(change), Some(Amiss::Status));
         }
+        // What was written between what the report goes by and the report is in its answer.
+        let mut answer = said.clone();
+        answer["capacity"]["example.com/dongle"] = "4".into();
+        answer["allocatable"] = json!({"example.com/dongle": "3"});
+        let overtaken = node("a", 10, answer);
+        assert_eq!(Told::of(&said, &overtaken).amiss(&overtaken), Some(Amiss::Status));
+        assert_eq!(told.amiss(&node("a", 10, said.clone())), None, "the answer itself");
         // A version from before the report that the watch delivers late.
         assert_eq!(told.amiss(&node("a", 9, status("Unknown", now))), None);
         assert_eq!(told.amiss(&node("b", 12, said)), Some(Amiss::Object));

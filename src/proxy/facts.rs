@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use podwright_api::node_networks;
 use podwright_net::IpNet;
 use podwright_net::dataplane::NodeFacts;
 use podwright_net::overlay::Peer;
@@ -33,6 +34,7 @@ pub fn facts(
         let ranges = pod_ranges(node);
         if node.metadata.name.as_deref() == Some(own) {
             facts.pod_ranges = ranges.clone();
+            facts.networks = node_networks::published(node);
         } else {
             facts.other_nodes.extend(node_addresses(node).into_iter().map(IpNet::from));
         }
@@ -56,6 +58,7 @@ fn peers(nodes: &[impl AsRef<Node>], own: &str) -> Vec<Peer> {
         name: node.metadata.name.clone().unwrap_or_default(),
         addresses: node_addresses(node),
         pod_ranges: pod_ranges(node),
+        networks: node_networks::published(node),
     };
     others.into_iter().map(peer).collect()
 }

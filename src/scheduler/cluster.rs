@@ -312,7 +312,7 @@ impl Cluster {
 
     /// Counts the Pods of a class from now on.
     pub fn prepare_class(&mut self, class: &Class) {
-        if !self.index.knows_class(class) {
+        if !self.index.knows_class(class) && Index::may_keep(class) {
             let counts = self.count_class(class);
             self.index.add_class(class, counts);
         }
@@ -324,10 +324,20 @@ impl Cluster {
     }
 
     fn count_class(&self, class: &Class) -> Vec<u32> {
-        let count = |node: &NodeInfo| {
-            node.load.pods().filter(|pod| class.matches(pod, &self.namespaces)).count().try_into().unwrap_or(u32::MAX)
+        let mut judged = HashMap::new();
+        let is_long = class.is_long();
+        let mut matches = |pod: &PodInfo| {
+            let judge = || class.matches(pod, &self.namespaces);
+            if !is_long {
+                return judge();
+            }
+            // Pods alike are judged once.
+            let of = (pod.key.namespace.clone(), pod.pod.metadata.labels.clone(), pod.is_terminating());
+            *judged.entry(of).or_insert_with(judge)
         };
-        self.nodes.iter().map(|node| node.as_ref().map_or(0, count)).collect()
+        let mut count =
+            |node: &NodeInfo| node.load.pods().filter(|pod| matches(pod)).count().try_into().unwrap_or(u32::MAX);
+        self.nodes.iter().map(|node| node.as_ref().map_or(0, &mut count)).collect()
     }
 }
 

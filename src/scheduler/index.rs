@@ -13,6 +13,9 @@ use super::{
 pub const NONE: u32 = u32::MAX;
 /// The most classes that are kept; the least recently used one is dropped. Each has a number per node.
 const MOST_CLASSES: usize = 1024;
+/// So much all of them take together, whoever has asked for them and is gone: each Pod that comes to a node or leaves it is judged by all.
+/// One alone takes a quarter at most. What is not kept is counted each time that it is asked for.
+const MOST_COST: Cost = Cost { bytes: 16 << 20, lookups: 16 << 10 };
 /// The same for topologies: Pods choose the labels. Others are computed on demand.
 const MOST_TOPOLOGIES: usize = 128;
 /// How many more values than nodes a label may have before unused ones are dropped.
@@ -101,8 +104,42 @@ impl Class {
         (self.terminating || !pod.is_terminating()) && self.all.iter().all(|who| pod.is_meant_by(who, namespaces))
     }
 
+    fn cost(&self) -> Cost {
+        let one = |who: &Who| Cost { bytes: who.weight(), lookups: who.lookups() };
+        self.all.iter().map(one).fold(Cost::default(), Cost::and)
+    }
+
+    /// Whether to judge a Pod by it takes long.
+    pub fn is_long(&self) -> bool {
+        self.cost().lookups > LONG
+    }
+
     fn asks_for_namespaces(&self) -> bool {
         self.all.iter().any(|who| who.namespace_selector.is_some())
+    }
+}
+
+/// More lookups than most classes need.
+const LONG: usize = 64;
+
+/// What it takes to keep classes: their bytes besides their numbers, and to judge a Pod by all of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    pub bytes: usize,
+    pub lookups: usize,
+}
+
+impl Cost {
+    fn and(self, other: Cost) -> Cost {
+        Cost { bytes: self.bytes + other.bytes, lookups: self.lookups + other.lookups }
+    }
+
+    fn without(self, other: Cost) -> Cost {
+        Cost { bytes: self.bytes - other.bytes, lookups: self.lookups - other.lookups }
+    }
+
+    fn is_within(self, most: Cost) -> bool {
+        self.bytes <= most.bytes && self.lookups <= most.lookups
     }
 }
 
@@ -115,6 +152,8 @@ struct Census {
     /// The number of matching Pods, by slot; missing slots have none.
     counts: Vec<u32>,
     used: u64,
+    /// Of its class.
+    cost: Cost,
 }
 
 /// See the module.
@@ -122,6 +161,8 @@ struct Census {
 pub struct Index {
     topologies: HashMap<String, Kept>,
     classes: HashMap<Class, Census>,
+    /// Of all classes.
+    cost: Cost,
     /// Only required anti-affinity, which every decision queries.
     repelled: Carriers,
     /// All other terms.
@@ -161,12 +202,34 @@ impl Index {
         census.map(|census| census.used = self.clock).is_some()
     }
 
+    /// Whether a class may be kept at all.
+    pub fn may_keep(class: &Class) -> bool {
+        let quarter = Cost { bytes: MOST_COST.bytes / 4, lookups: MOST_COST.lookups / 4 };
+        class.cost().is_within(quarter)
+    }
+
+    /// Keeps a class that [may be](Index::may_keep); those go for it that nobody has asked for the longest.
     pub fn add_class(&mut self, class: &Class, counts: Vec<u32>) {
-        if self.classes.len() >= MOST_CLASSES {
+        let cost = class.cost();
+        self.drop_class(class);
+        while self.classes.len() >= MOST_CLASSES || !self.cost.and(cost).is_within(MOST_COST) {
             let oldest = self.classes.iter().min_by_key(|(_, census)| census.used).map(|(class, _)| class.clone());
-            oldest.map(|class| self.classes.remove(&class));
+            let Some(oldest) = oldest else { break };
+            self.drop_class(&oldest);
         }
-        self.classes.insert(class.clone(), Census { counts, used: self.clock });
+        self.classes.insert(class.clone(), Census { counts, used: self.clock, cost });
+        self.cost = self.cost.and(cost);
+    }
+
+    fn drop_class(&mut self, class: &Class) {
+        if let Some(census) = self.classes.remove(class) {
+            self.cost = self.cost.without(census.cost);
+        }
+    }
+
+    /// The number of classes that are counted, and what they cost.
+    pub fn classes(&self) -> (usize, Cost) {
+        (self.classes.len(), self.cost)
     }
 
     pub fn class(&self, class: &Class) -> Option<Cow<'_, [u32]>> {
@@ -176,6 +239,7 @@ impl Index {
     /// Namespace labels have changed: classes that depend on them are dropped, and counted again when needed.
     pub fn namespaces_changed(&mut self) {
         self.classes.retain(|class, _| !class.asks_for_namespaces());
+        self.cost = self.classes.values().map(|census| census.cost).fold(Cost::default(), Cost::and);
         self.repelled.namespaces_changed();
         self.inclined.namespaces_changed();
     }
@@ -233,5 +297,57 @@ impl Index {
     /// The other terms of Pods on nodes.
     pub fn inclined(&self) -> &Carriers {
         &self.inclined
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use podwright_api::selector::{LabelSelector, Requirement};
+
+    use super::*;
+
+    fn class(who: Who) -> Class {
+        Class { all: vec![who], terminating: true }
+    }
+
+    /// Names of namespaces, some 100 bytes each.
+    fn heavy(first: usize, count: usize) -> Class {
+        let namespaces = (first..first + count).map(|n| format!("{n:060}")).collect();
+        class(Who { namespaces, namespace_selector: None, selector: None })
+    }
+
+    /// Requirements that every Pod meets.
+    fn long(first: usize, count: usize) -> Class {
+        let selector = (first..first + count).map(|n| Requirement::DoesNotExist(format!("k{n}"))).collect();
+        class(Who {
+            namespaces: Default::default(),
+            namespace_selector: Some(LabelSelector::default()),
+            selector: Some(LabelSelector(selector)),
+        })
+    }
+
+    /// Pods that nobody schedules come and go, each with others: what they ask about costs all that come after them.
+    #[test]
+    fn classes_are_kept_by_what_they_cost() {
+        for of in [heavy as fn(usize, usize) -> Class, long] {
+            let (mut index, light) = (Index::default(), heavy(0, 1));
+            for n in 1..100 {
+                let new = of(n, 4_000);
+                assert!(Index::may_keep(&new) && Index::may_keep(&light));
+                for class in [&light, &new] {
+                    if !index.knows_class(class) {
+                        index.add_class(class, Vec::new());
+                    }
+                }
+                let (count, cost) = index.classes();
+                assert!(index.knows_class(&light) && cost.is_within(MOST_COST), "{count} classes cost {cost:?}");
+            }
+            assert!((4..100).contains(&index.classes().0), "{:?}", index.classes());
+            assert!(!Index::may_keep(&of(0, 100_000)), "one alone is too much");
+            let all = index.classes.values().map(|census| census.cost).fold(Cost::default(), Cost::and);
+            assert_eq!(index.classes().1, all);
+            index.add_class(&light, Vec::new());
+            assert_eq!(index.classes().1, all, "the same anew");
+        }
     }
 }

@@ -29,6 +29,19 @@ impl Who {
         Who { namespaces: [namespace.to_owned()].into(), namespace_selector: None, selector }
     }
 
+    /// The bytes that it takes, more or less: whoever makes a Pod decides how much it names.
+    pub fn weight(&self) -> usize {
+        let namespaces: usize = self.namespaces.iter().map(|name| 2 * size_of::<String>() + name.len()).sum();
+        let selectors = [&self.namespace_selector, &self.selector].into_iter().flatten();
+        size_of::<Who>() + namespaces + selectors.map(LabelSelector::weight).sum::<usize>()
+    }
+
+    /// The most that is looked up and compared to judge one Pod.
+    pub fn lookups(&self) -> usize {
+        let selectors = [&self.namespace_selector, &self.selector].into_iter().flatten();
+        1 + selectors.map(LabelSelector::lookups).sum::<usize>()
+    }
+
     /// Whether a Pod in this namespace with these labels matches.
     pub fn means(&self, namespace: &str, labels: Option<&BTreeMap<String, String>>, namespaces: &Namespaces) -> bool {
         let matches = |selector: &LabelSelector, labels: Option<&BTreeMap<String, String>>| {

@@ -52,26 +52,29 @@ impl PartialEq for Part {
     }
 }
 
-/// The documents by name, and by whether a definition contributes: of those only the newest is kept, the others are built once.
-static SLOTS: LazyLock<Mutex<HashMap<(String, bool), Arc<Slot>>>> = LazyLock::new(Default::default);
+/// The documents by name: of each only the newest is kept.
+#[derive(Default)]
+pub struct Slots(Mutex<HashMap<String, Arc<Slot>>>);
+
+/// Those to which no definition contributes: there is one of each, whichever server of the process is asked.
+static BUILT_IN: LazyLock<Slots> = LazyLock::new(Slots::default);
 
 /// The most documents that are kept: groups of definitions come and go.
 const KEPT: usize = 512;
 
-fn slot(of: &str, kinds: &[&'static Kind]) -> Arc<Slot> {
-    let parts: Vec<Part> = kinds.iter().map(|kind| Part(kind, kind.custom())).collect();
-    let custom = parts.iter().any(|part| part.1.is_some());
-    let mut slots = SLOTS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    if slots.len() > KEPT {
-        slots.retain(|(_, custom), _| !custom);
-    }
-    let key = (of.to_owned(), custom);
-    match slots.get(&key) {
-        Some(slot) if slot.parts == parts => slot.clone(),
-        _ => {
-            let slot = Arc::new(Slot { parts, made: OnceCell::new() });
-            slots.insert(key, slot.clone());
-            slot
+impl Slots {
+    fn slot(&self, of: &str, parts: Vec<Part>) -> Arc<Slot> {
+        let mut slots = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if slots.len() > KEPT {
+            slots.clear();
+        }
+        match slots.get(of) {
+            Some(slot) if slot.parts == parts => slot.clone(),
+            _ => {
+                let slot = Arc::new(Slot { parts, made: OnceCell::new() });
+                slots.insert(of.to_owned(), slot.clone());
+                slot
+            }
         }
     }
 }
@@ -85,7 +88,9 @@ impl Server {
         user: &User,
         make: impl FnOnce() -> Bytes,
     ) -> Result<Arc<Document>, Status> {
-        let slot = slot(of, kinds);
+        let parts: Vec<Part> = kinds.iter().map(|kind| Part(kind, kind.custom())).collect();
+        let is_custom = parts.iter().any(|part| part.1.is_some());
+        let slot = if is_custom { &self.documents } else { &*BUILT_IN }.slot(of, parts);
         if let Some(made) = slot.made.get() {
             return Ok(made.clone());
         }

@@ -245,6 +245,7 @@ pub struct Server {
     usages: usage::Usages,
     parts: component_status::Parts,
     aggregator: aggregator::Aggregator,
+    documents: documents::Slots,
     slis: slis::Slis,
     tasks: tasks::Tasks,
     /// A reference to itself, for background tasks.
@@ -295,6 +296,7 @@ impl Server {
             usages,
             parts,
             aggregator,
+            documents: documents::Slots::default(),
             slis,
             tasks,
             me: me.clone(),

@@ -69,6 +69,7 @@ fn a_machine_joins_by_the_printed_command_works_and_leaves() {
     let arguments = std::fs::read_to_string(format!("/proc/{}/cmdline", agent.pid())).unwrap();
     assert!(!arguments.contains(secret) && !agent.log().contains(secret), "{arguments:?}\n{}", agent.log());
     contains(&server.ok(&["token", "list"]), "authentication,signing   for a test").unwrap();
+    assert_eq!(server.ok(&["token", "list", "-o", "jsonpath={.kind}/{.description}"]), "BootstrapToken/for a test");
     let tar = busybox_tar();
     server.ok(&["image", "import", tar.to_str().unwrap(), "localhost/busybox:1"]);
     server.apply(WEB);
@@ -105,9 +106,14 @@ fn a_machine_joins_by_the_printed_command_works_and_leaves() {
     assert_eq!(server.run(&["-n", "kube-node-lease", "get", "lease", "member"]).code, 1);
     let left: Vec<_> = std::fs::read_dir(agent.dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["up.log"], "{}", told(&done));
-    // Whoever died on the way runs it again.
+    // Whoever died on the way runs it again; what registers just now under that name keeps its Lease.
+    server.apply(
+        "{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: member, namespace: kube-node-lease}, spec: {}}",
+    );
     let again = server.run(&["node", "leave", "member"]);
     assert_eq!(again.code, 0, "{}", again.all());
+    server.ok(&["-n", "kube-node-lease", "get", "lease", "member"]);
+    server.ok(&["-n", "kube-node-lease", "delete", "lease", "member"]);
     untouched.assert_unchanged();
     // Its name is free.
     let command = server.ok(&["token", "create", "--print-join-command"]);

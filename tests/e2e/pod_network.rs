@@ -180,3 +180,20 @@ fn a_namespace_that_is_no_nodes_is_refused_and_one_that_is_anothers_too() {
     let log = refusal(&["--netns", &taken, "--node-ip", "127.0.0.1"]);
     assert!(log.contains("--node-ip 127.0.0.1: it is no machine's address"), "{log}");
 }
+
+#[test]
+fn who_removes_a_killed_node_needs_not_know_its_name() {
+    let mut cluster = Cluster::start(1, Layout::OneLink, &[]);
+    let (node, machine) = (&mut cluster.server, &cluster.machines[0]);
+    node.kill();
+    // A link whose Pod has gone: nothing but its alias says whose it was.
+    machine.ip("link add pw0badcafe type veth peer name left");
+    machine.ip("link set pw0badcafe alias podwright/n1/gone");
+    let dir = node.dir.path().to_str().unwrap().to_owned();
+    let other = node.run(&["reset", "--state-dir", &dir, "--yes", "--node-name", "other"]);
+    assert!(other.code == 1 && other.err.contains("--node-name other: the node of"), "{}", other.all());
+    let done = node.run(&["reset", "--state-dir", &dir, "--yes"]);
+    assert_eq!(done.code, 0, "{}", done.all());
+    let left = machine.ip("-o link");
+    assert!(left.contains("eth0") && !left.contains("pw0badcafe"), "{left}");
+}

@@ -409,8 +409,9 @@ fn host_ports_are_on_no_special_address() {
 #[test]
 fn facts_of_nodes() {
     let node = |name: &str, range: &str, address: &str| -> Arc<Node> {
+        let networks = format!("podwright/node-networks: '{address}/24,nonsense'");
         let yaml = format!(
-            "metadata: {{name: {name}}}\nspec: {{podCIDR: {range}, podCIDRs: [{range}]}}\n\
+            "metadata: {{name: {name}, annotations: {{{networks}}}}}\nspec: {{podCIDR: {range}, podCIDRs: [{range}]}}\n\
              status: {{addresses: [{{type: InternalIP, address: {address}}}, {{type: Hostname, address: {name}}}]}}"
         );
         Arc::new(serde_saphyr::from_str(&yaml).unwrap())
@@ -439,6 +440,9 @@ fn facts_of_nodes() {
             "10.96.0.0/16",
             "192.0.2.53/32"
           ],
+          "networks": [
+            "192.168.50.2/24"
+          ],
           "peers": [
             {
               "name": "a",
@@ -447,6 +451,9 @@ fn facts_of_nodes() {
               ],
               "pod_ranges": [
                 "10.244.1.0/24"
+              ],
+              "networks": [
+                "192.168.50.1/24"
               ]
             }
           ],

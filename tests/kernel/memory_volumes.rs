@@ -157,3 +157,35 @@ async fn mounted_before(folder: PathBuf) {
         nix::mount::umount(at).unwrap();
     }
 }
+
+/// What is kept comes back whenever it is gone.
+#[test]
+fn what_lies_over_a_volume_when_the_agent_comes_is_not_kept_for_it() {
+    apart(false, covered);
+}
+
+async fn covered(folder: PathBuf) {
+    let start = async || {
+        let (server, volumes, pod) = opened_with(&folder, in_memory(), Removals::default()).await;
+        set_up(&volumes, &pod, &Facts::default()).await.unwrap();
+        (server, volumes, pod)
+    };
+    let (server, volumes, pod) = start().await;
+    let file = volumes.folder(&pod).join("volumes/v/file");
+    let own = file.parent().unwrap().to_owned();
+    let shown = || fs::read_to_string(&file).unwrap_or_default();
+    fs::write(&file, "ours").unwrap();
+    drop((volumes, server));
+    // What is there as it was is kept by the next agent.
+    let (server, volumes, _) = start().await;
+    nix::mount::umount(&own).unwrap();
+    assert_eq!((volumes.mend().await.len(), shown().as_str()), (1, "ours"));
+    drop((volumes, server));
+    tmpfs(&own);
+    fs::write(&file, "others'").unwrap();
+    let (_server, volumes, _) = start().await;
+    nix::mount::umount(&own).unwrap();
+    assert_eq!((volumes.mend().await.len(), shown().as_str()), (0, "ours"));
+    volumes.remove(&pod, None, &JournalWriter::none()).await.unwrap();
+    assert!(!own.exists());
+}

@@ -118,6 +118,7 @@ impl Cluster {
             name: format!("node{}", n + 1),
             addresses: node.network.addresses().to_vec(),
             pod_ranges: ranges(n + 1).iter().map(|range| range.parse().unwrap()).collect(),
+            networks: node.wait(node.network.networks()).unwrap(),
         };
         self.nodes.iter().enumerate().filter(|(n, _)| *n != own).map(peer).collect()
     }
@@ -132,6 +133,7 @@ impl Cluster {
             cluster_ranges: of_peers.chain(node.pod_ranges()).chain(own).collect(),
             other_nodes: peers.iter().flat_map(|peer| &peer.addresses).map(|address| IpNet::from(*address)).collect(),
             service_ranges: node.config().service_ranges.clone(),
+            networks: self.nodes[n].wait(node.networks()).unwrap(),
             peers: peers.to_vec(),
             ..NodeFacts::default()
         }
@@ -266,6 +268,74 @@ fn what_is_damaged_is_mended_and_who_leaves_is_forgotten() {
     }
 }
 
+/// Without rules that guard it a tunnel would let anybody in.
+#[test]
+fn no_way_leads_to_a_peer_of_whom_the_rules_do_not_know() {
+    let cluster = Cluster::on_one_link(2, Transport::Vxlan);
+    let (node, peers) = (&cluster.nodes[0], cluster.peers_of(0));
+    node.wait(node.network.set_facts(cluster.facts(0, &[]))).unwrap();
+    assert_eq!(cluster.shown(0), "");
+    for family in ["ip", "ip6"] {
+        run_in(node.netns(), "nft", &["delete", "table", family, "podwright"]);
+    }
+    for attempt in 1..=2 {
+        let told = node.wait(node.network.set_facts(cluster.facts(0, &peers)));
+        assert!(told.is_err(), "attempt {attempt}: what was refused is no less news then");
+        assert_eq!(cluster.shown(0), "", "attempt {attempt}");
+    }
+    cluster.tell(0, &peers);
+    cluster.all_reach_all();
+}
+
+/// The same at a node's end, of which the kernel may let others see each step.
+#[test]
+fn tunnels_go_before_the_rules_that_guard_them() {
+    let mut cluster = Cluster::on_one_link(1, Transport::Vxlan);
+    let peers: Vec<Peer> = (1..=500u16)
+        .map(|n| Peer {
+            name: format!("peer{n}"),
+            addresses: vec!["192.168.51.1".parse().unwrap()],
+            pod_ranges: vec![format!("10.{}.{}.0/24", 100 + (n >> 8), n & 255).parse().unwrap()],
+            networks: Vec::new(),
+        })
+        .collect();
+    cluster.tell(0, &peers);
+    let netns = cluster.nodes[0].netns().try_clone_to_owned().unwrap();
+    assert!(cluster.shown(0).contains("podwright-vx4"), "{}", cluster.shown(0));
+    let watched = std::thread::spawn(move || {
+        let rules = || run_in(netns.as_fd(), "sh", &["-c", "nft list chain ip podwright tunnels-in 2>&1 || true"]);
+        eventually(rules, |shown| !shown.contains("accept"));
+        run_in(netns.as_fd(), "cat", &["/proc/self/net/dev"])
+    });
+    cluster.pods.clear();
+    let mut node = cluster.nodes.remove(0);
+    node.remove();
+    let links = watched.join().unwrap();
+    assert!(links.contains("lo:") && !links.contains("podwright-vx4"), "{links}");
+}
+
+#[test]
+fn a_node_has_tunnels_of_the_families_of_its_rules_alone() {
+    let between = netlink::new_netns().unwrap();
+    run_in(between.as_fd(), "ip", &["link", "add", "br0", "up", "type", "bridge"]);
+    let folder = tempfile::tempdir().unwrap();
+    let netns = NodeNetns::create_or_open(&folder.path().join("netns")).unwrap();
+    for command in ["link add eth0 type dummy", "address add fd00:50::1/64 dev eth0 nodad", "link set eth0 up"] {
+        run_in(netns.fd(), "ip", &command.split(' ').collect::<Vec<_>>());
+    }
+    let config = OverlayConfig { transport: Transport::Vxlan, ..OverlayConfig::default() };
+    let node = Node::without_facts(folder, 1, &["10.244.1.0/24"], &["10.96.0.0/16"], &["fd00:50::1"], config);
+    let peer = Peer {
+        name: "b".to_owned(),
+        addresses: vec!["fd00:50::2".parse().unwrap()],
+        pod_ranges: vec!["10.244.2.0/24".parse().unwrap()],
+        networks: Vec::new(),
+    };
+    let cluster = Cluster { nodes: vec![node], pods: Vec::new(), _between: between };
+    cluster.tell(0, &[peer]);
+    assert_eq!(cluster.shown(0), "", "there is no table of IPv6 that would guard it");
+}
+
 /// A link that was made anew has another number.
 fn without_index(shown: &str) -> Vec<String> {
     let mut lines: Vec<String> = shown
@@ -361,6 +431,18 @@ fn a_packet_from_another_nodes_range_is_not_heard() {
     // The same node's packets on another number are not ours to judge; what is genuine still comes.
     send(evil.netns(), own, "again");
     assert_eq!(heard(), Some(("again".to_owned(), own)));
+    // Ranges of several lengths: the rest of what would be a longer one is another node's, and its way back leads through the tunnel.
+    let mut peers = cluster.peers_of(0);
+    peers[0].pod_ranges.push("10.244.3.128/25".parse().unwrap());
+    peers[1].pod_ranges = vec!["10.244.3.0/25".parse().unwrap()];
+    cluster.tell(0, &peers);
+    let others: IpAddr = "10.244.3.200".parse().unwrap();
+    send(evil.netns(), others, "the other half's");
+    assert_eq!(heard(), None);
+    send(cluster.nodes[1].netns(), others, "its own half");
+    assert_eq!(heard(), Some(("its own half".to_owned(), others)), "who has it may send from it");
+    send(evil.netns(), own, "still");
+    assert_eq!(heard(), Some(("still".to_owned(), own)));
 }
 
 #[test]

@@ -251,12 +251,22 @@ pub fn udp_socket(netns: BorrowedFd<'_>) -> UdpSocket {
 }
 
 pub fn ask_on(socket: &UdpSocket, to: SocketAddr) -> io::Result<(String, IpAddr)> {
+    send_to(socket, to)?;
+    answer_on(socket)
+}
+
+/// The question of [`ask_on`] alone.
+pub fn send_to(socket: &UdpSocket, to: SocketAddr) -> io::Result<()> {
     let to = match (to, socket.local_addr()?.is_ipv6()) {
         (SocketAddr::V4(v4), true) => SocketAddr::new(v4.ip().to_ipv6_mapped().into(), v4.port()),
         _ => to,
     };
     socket.connect(to)?;
-    socket.send(b"?")?;
+    socket.send(b"?").map(drop)
+}
+
+/// The answer.
+pub fn answer_on(socket: &UdpSocket) -> io::Result<(String, IpAddr)> {
     let mut buffer = [0; 512];
     let length = socket.recv(&mut buffer)?;
     answer(&String::from_utf8_lossy(&buffer[..length]))

@@ -8,6 +8,7 @@ use std::time::Duration;
 use podwright_runtime::{
     ContainerId, ContainerState, Error, Event, ExecSpec, ExitReason, JournalWriter, PidMode, Role, Rootfs, RunError,
     Runtime, SandboxState, StartFailure, oci,
+    sys::{Kernel, mount::Holds},
 };
 use support::{Bed, within};
 
@@ -340,6 +341,25 @@ async fn a_dead_shim_takes_its_containers_with_it() {
     bed.reopen().await;
     let status = bed.status(&id).await;
     assert_eq!(status.exit.unwrap().reason, ExitReason::ContainerStatusUnknown);
+    bed.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_lies_over_a_sandboxs_shared_memory_when_the_agent_comes_is_not_taken_for_it() {
+    let mut bed = Bed::new("covered").await;
+    bed.sandbox("s").await;
+    let one = bed.run("one", "echo shared > /dev/shm/x; sleep 1000").await;
+    let shm = bed.path("run/s/shm");
+    within("the shared file", || async { std::fs::read_to_string(shm.join("x")).map(drop) }).await;
+    bed.forget().await;
+    let kernel = Kernel::new(&JournalWriter::none());
+    kernel.mount_tmpfs("podwright/other/shm", &shm, Holds::Data, "mode=0755").unwrap();
+    std::fs::write(shm.join("x"), "others'\n").unwrap();
+    bed.reopen().await;
+    assert_eq!(std::fs::read_to_string(shm.join("x")).unwrap(), "shared\n");
+    let two = bed.run("two", "sleep 1000").await;
+    assert_eq!(bed.exec(&two, "cat /dev/shm/x").await.unwrap().stdout, b"shared\n");
+    assert_eq!(bed.exec(&one, "cat /dev/shm/x").await.unwrap().stdout, b"shared\n");
     bed.end().await;
 }
 

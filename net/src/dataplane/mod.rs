@@ -53,7 +53,7 @@ pub use followed::Followed;
 pub use judged::{Chain, Judged, judged};
 pub use model::{Backends, Empty, Lost, NodeFacts, Protocol, Seniority, Service, ServicePort};
 pub use policy::{Allowed, Direction, Isolated, Member, Peers, Policy, PolicyChanges, Ports, Rule};
-pub use shares::{Keeper, PERIOD, Relief};
+pub use shares::{Keeper, PERIOD, QUIET, Relief};
 pub use table::TABLE;
 
 use crate::netlink::{self, Socket};
@@ -201,17 +201,19 @@ impl Dataplane {
         Ok(own)
     }
 
-    /// Updates the node facts in the tables. Fails if the kernel refuses.
+    /// Updates the node facts in the tables; before these are loaded for the first time, they are loaded together. Fails if the kernel
+    /// refuses; asked for again, the facts are news again.
     pub fn set_facts(&mut self, facts: NodeFacts) -> Result<()> {
-        if facts == self.facts {
+        let is_behind = self.is_to_be_loaded && !self.loaded;
+        if facts == self.facts && !is_behind {
             return Ok(());
         }
         let moved = facts.pod_ranges != self.facts.pod_ranges;
         let before = std::mem::replace(&mut self.facts, facts);
-        if !self.loaded {
+        if !self.is_to_be_loaded {
             return Ok(());
         }
-        if moved {
+        if moved || is_behind {
             // Which endpoints are local depends on the node's ranges.
             self.claim_anew();
             self.loaded = false;
@@ -222,7 +224,6 @@ impl Dataplane {
         let script: String = self.families.iter().map(|f| base::facts_script(&self.facts, *f)).collect();
         let told = self.nft(script);
         if told.is_err() {
-            // Asked for again, they are news again.
             self.facts = before;
         }
         told

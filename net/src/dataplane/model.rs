@@ -133,6 +133,8 @@ pub struct NodeFacts {
     pub servers: Vec<IpNet>,
     /// The ClusterIP ranges: unclaimed addresses in them are rejected.
     pub service_ranges: Vec<IpNet>,
+    /// This node's addresses with the prefixes of their links, as its Node has them: what its peers know of them.
+    pub networks: Vec<IpNet>,
     /// The other nodes, those first that were there first.
     pub peers: Vec<Peer>,
     /// How the packets of tunnels are known, where there may be some. The network knows it, whoever tells the rest.

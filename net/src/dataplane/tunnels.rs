@@ -17,8 +17,8 @@ use super::model::NodeFacts;
 use super::table::{TABLE, nft_family};
 use crate::Family;
 
-/// Sets of who may send what, by the family of the inner packets: outer source . inner network. Bits are counted from UDP's header
-/// on: 8 bytes of it, 8 of VXLAN's, 14 of Ethernet's.
+/// Sets of who may send what, by the family of the inner packets: outer source . inner network, as [`key`] writes it. Bits are counted
+/// from UDP's header on: 8 bytes of it, 8 of VXLAN's, 14 of Ethernet's.
 pub const SETS: [(&str, &str); 2] =
     [("tunnels-v4", "set { typeof IP saddr . @th,336,32; }"), ("tunnels-v6", "set { typeof IP saddr . @th,304,128; }")];
 
@@ -43,12 +43,12 @@ pub fn script(facts: &NodeFacts, family: Family) -> String {
     let Some(tunnel) = facts.tunnel else { return text };
     let mut lengths = BTreeSet::new();
     for (set, inner) in [("tunnels-v4", Family::V4), ("tunnels-v6", Family::V6)] {
-        let elements: BTreeSet<String> = senders(facts, family, inner)
-            .map(|(from, range)| {
-                lengths.insert((inner, range.prefix_len()));
-                format!("{from} . {}", number(&range.network()))
-            })
-            .collect();
+        let mut elements = BTreeSet::new();
+        for (from, range) in senders(facts, family, inner) {
+            let Some((_, key)) = key(&range) else { continue };
+            lengths.insert((inner, range.prefix_len()));
+            elements.insert(format!("{from} . {key}"));
+        }
         if !elements.is_empty() {
             let elements = elements.into_iter().collect::<Vec<_>>().join(", ");
             let _ = writeln!(text, "add element {ip} {TABLE} {set} {{ {elements} }}");
@@ -66,8 +66,8 @@ pub fn script(facts: &NodeFacts, family: Family) -> String {
             Family::V6 => ("0x86dd", "@th,304,128", "tunnels-v6"),
         };
         // There is a network of that length.
-        let Ok(mask) = IpNet::new(any(inner), length).map(|net| number(&net.netmask())) else { continue };
-        rule("tunnels-in", &format!("@th,224,16 {kind} {ip} saddr . {source} & {mask} @{set} accept"));
+        let Some((mask, one)) = IpNet::new(any(inner), length).ok().and_then(|net| key(&net)) else { continue };
+        rule("tunnels-in", &format!("@th,224,16 {kind} {ip} saddr . {source} & {mask} | {one} @{set} accept"));
     }
     rule("tunnels-in", "drop");
     rule("tunnels-forward", "iifname \"pw*\" drop");
@@ -86,6 +86,18 @@ fn senders(facts: &NodeFacts, outer: Family, inner: Family) -> impl Iterator<Ite
 
 fn any(family: Family) -> IpAddr {
     if family == Family::V4 { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) }
+}
+
+/// A network's mask, and the network as a number that no network of another length has: its prefix, then a one, then zeros. So a source
+/// is looked up once for each length that there is, and found for none but its own. A network of one address has no room for the one.
+fn key(net: &IpNet) -> Option<(String, String)> {
+    let host_bits = net.max_prefix_len() - net.prefix_len();
+    let one = 1u128.checked_shl(u32::from(host_bits.checked_sub(1)?))?;
+    let key = match net.network() {
+        IpAddr::V4(network) => IpAddr::V4((network.to_bits() | u32::try_from(one).ok()?).into()),
+        IpAddr::V6(network) => IpAddr::V6((network.to_bits() | one).into()),
+    };
+    Some((number(&net.netmask()), number(&key)))
 }
 
 /// An address as the integer that nft compares bits with.
@@ -107,19 +119,32 @@ mod tests {
             name: "b".into(),
             addresses: vec!["192.168.1.2".parse().unwrap(), "fd00:50::2".parse().unwrap()],
             pod_ranges: vec!["10.244.2.0/24".parse().unwrap(), "fd00:244:2::/64".parse().unwrap()],
+            networks: Vec::new(),
         };
         let facts = NodeFacts { peers: vec![peer], ..NodeFacts::default() };
         assert!(!script(&facts, Family::V4).contains("add"), "there is no tunnel");
         let facts = NodeFacts { tunnel: Some(TunnelId { vni: 28791, port: 8472 }), ..facts };
         let text = script(&facts, Family::V4);
         for line in [
-            "add element ip podwright tunnels-v4 { 192.168.1.2 . 0x0af40200 }",
-            "add element ip podwright tunnels-v6 { 192.168.1.2 . 0xfd000244000200000000000000000000 }",
-            "add rule ip podwright tunnels-in udp dport 8472 @th,96,24 28791 @th,224,16 0x0800 ip saddr . @th,336,32 & 0xffffff00 @tunnels-v4 accept",
+            "add element ip podwright tunnels-v4 { 192.168.1.2 . 0x0af40280 }",
+            "add element ip podwright tunnels-v6 { 192.168.1.2 . 0xfd000244000200008000000000000000 }",
+            "add rule ip podwright tunnels-in udp dport 8472 @th,96,24 28791 @th,224,16 0x0800 ip saddr . @th,336,32 & 0xffffff00 | 0x00000080 @tunnels-v4 accept",
             "add rule ip podwright tunnels-in udp dport 8472 @th,96,24 28791 drop",
         ] {
             assert!(text.lines().any(|has| has == line), "{line}\n{text}");
         }
-        assert!(script(&facts, Family::V6).contains("tunnels-v4 { fd00:50::2 . 0x0af40200 }"));
+        assert!(script(&facts, Family::V6).contains("tunnels-v4 { fd00:50::2 . 0x0af40280 }"));
+    }
+
+    #[test]
+    fn a_network_is_told_from_those_of_other_lengths() {
+        let key = |net: &str| key(&net.parse().unwrap()).map(|(_, key)| key);
+        let nested = ["10.244.0.0/14", "10.244.0.0/16", "10.244.0.0/24", "10.244.0.0/25", "10.244.0.0/31"];
+        let keys: BTreeSet<_> = nested.into_iter().map(key).collect();
+        assert_eq!(keys.len(), nested.len(), "{keys:?}");
+        assert_eq!(key("0.0.0.0/0").as_deref(), Some("0x80000000"));
+        assert_eq!(key("::/0").as_deref(), Some("0x80000000000000000000000000000000"));
+        assert_eq!(key("fd00::/127").as_deref(), Some("0xfd000000000000000000000000000001"));
+        assert_eq!((key("10.244.0.1/32"), key("fd00::1/128")), (None, None));
     }
 }

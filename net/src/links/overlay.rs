@@ -411,12 +411,14 @@ mod tests {
             addresses: vec!["192.168.50.1".parse().unwrap()],
             pod_ranges: nets(&["10.244.1.0/24"]),
             service_ranges: nets(&["10.96.0.0/16"]),
+            networks: nets(&["192.168.50.1/24"]),
             uplinks: vec![Uplink { index: 7, mtu: 1500, addresses: nets(&["192.168.50.1/24"]) }],
         };
         let peer = |n: usize| Peer {
             name: format!("peer{n}"),
             addresses: vec![format!("192.168.50.{n}").parse().unwrap()],
             pod_ranges: nets(&[&format!("10.244.{n}.0/24")]),
+            networks: nets(&[&format!("192.168.50.{n}/24")]),
         };
         let peers: Vec<Peer> = (2..2 + peers).map(peer).collect();
         plan(&own, &peers, &OverlayConfig { transport, ..OverlayConfig::default() })

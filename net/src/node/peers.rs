@@ -24,6 +24,7 @@ pub(super) struct Peers {
 #[derive(Clone)]
 struct Known {
     pod_ranges: Vec<IpNet>,
+    networks: Vec<IpNet>,
     peers: Vec<Peer>,
 }
 
@@ -37,7 +38,11 @@ impl Inner {
 
     /// From now on these are the peers. What cannot be done about it is tried again: Services do not wait for it.
     pub(super) fn follow_peers(&self, facts: &NodeFacts) {
-        let known = Known { pod_ranges: facts.pod_ranges.clone(), peers: facts.peers.clone() };
+        let known = Known {
+            pod_ranges: facts.pod_ranges.clone(),
+            networks: facts.networks.clone(),
+            peers: facts.peers.clone(),
+        };
         *lock(&self.peers.known) = Some(known);
         if let Err(error) = self.mend_overlay() {
             tracing::warn!(%error, "failed to set up the way to other nodes' Pods: retrying");
@@ -62,7 +67,9 @@ impl Inner {
 
     fn make_overlay(&self) -> Result<Vec<String>> {
         let mut links = lock(&self.links);
-        let Some(Known { pod_ranges, peers }) = lock(&self.peers.known).clone() else { return Ok(Vec::new()) };
+        let Some(Known { pod_ranges, networks, peers }) = lock(&self.peers.known).clone() else {
+            return Ok(Vec::new());
+        };
         if self.removed.load(Ordering::Relaxed) {
             return Ok(Vec::new());
         }
@@ -72,6 +79,7 @@ impl Inner {
         let own = Own {
             addresses: self.addresses.iter().filter(|at| families.contains(&Family::of(at))).copied().collect(),
             pod_ranges,
+            networks,
             service_ranges: self.config.service_ranges.iter().copied().chain(dns).collect(),
             uplinks: links.uplinks()?,
         };

@@ -44,6 +44,9 @@ impl<'a> Accepted<'a> {
         if range.prefix_len() == 0 || is_special(range) {
             return refuse("it is no range for Pods");
         }
+        if range.prefix_len() == range.max_prefix_len() {
+            return refuse("it has no room for Pods beside the node itself");
+        }
         if own.pod_ranges.iter().any(|of_own| overlap(of_own, range)) {
             return refuse("it overlaps this node's own");
         }

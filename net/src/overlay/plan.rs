@@ -35,14 +35,23 @@ pub fn plan(own: &Own, peers: &[Peer], config: &OverlayConfig) -> Overlay {
     overlay
 }
 
-/// Leads a range to a peer that is on a link of the node's; whether there is such a one.
+/// Leads a range to a peer that is on a link of the node's; whether that is its way.
 fn route(overlay: &mut Overlay, own: &Own, peer: &Peer, range: &IpNet, config: &OverlayConfig) -> bool {
-    if config.transport == Transport::Vxlan {
-        return false;
-    }
     let family = Family::of_net(range);
-    let mut on_link = addresses(own, peer, family).filter_map(|address| Some((address, link_to(own, &address)?)));
-    let Some((gateway, link)) = on_link.next() else { return false };
+    let mut all = addresses(own, peer, family);
+    let gateway = match config.transport {
+        Transport::Vxlan => None,
+        Transport::Routes => all.find(|address| link_to(own, address).is_some()),
+        Transport::Auto => all.find(|address| share_a_link(&own.networks, &peer.networks, address)),
+    };
+    let Some(gateway) = gateway else { return false };
+    let Some(link) = link_to(own, &gateway) else {
+        // The other end sends by its link all the same, so a tunnel would not help.
+        let why =
+            format!("node {}: both publish that they share a link, but none of this node's has {gateway}", peer.name);
+        overlay.refused.push(why);
+        return true;
+    };
     let hop = Hop { over: Over::Uplink(link.index), gateway, source: address_of(&own.addresses, family) };
     overlay.routes.insert(*range, hop);
     true
@@ -96,6 +105,13 @@ fn addresses<'a>(own: &'a Own, peer: &'a Peer, family: Family) -> impl Iterator<
     of_family.filter(|address| is_reachable_at(own, address)).copied()
 }
 
+/// Whether two nodes share the link at which the second has this address: each has an address in the other's network, so that both say
+/// so, or neither (as Calico's `CrossSubnet`). An address alone in its network (`/32`) is on no link.
+fn share_a_link(one: &[IpNet], other: &[IpNet], address: &IpAddr) -> bool {
+    let mut there = other.iter().filter(|net| net.addr() == *address);
+    there.any(|there| one.iter().any(|here| here.contains(address) && there.contains(&here.addr())))
+}
+
 fn address_of(addresses: &[IpAddr], family: Family) -> Option<IpAddr> {
     addresses.iter().find(|address| Family::of(address) == family).copied()
 }
@@ -132,13 +148,20 @@ mod tests {
             addresses: vec![ip("192.168.50.1"), ip("fd00:50::1")],
             pod_ranges: nets(ranges),
             service_ranges: nets(&["10.96.0.0/16", "fd00:96::/112"]),
+            networks: uplink.addresses.clone(),
             uplinks: vec![uplink],
         }
     }
 
     fn peer(name: &str, addresses: &[&str], ranges: &[&str]) -> Peer {
-        let addresses = addresses.iter().map(|text| ip(text)).collect();
-        Peer { name: name.to_owned(), addresses, pod_ranges: nets(ranges) }
+        let addresses: Vec<IpAddr> = addresses.iter().map(|text| ip(text)).collect();
+        Peer { name: name.to_owned(), networks: networks(&addresses), addresses, pod_ranges: nets(ranges) }
+    }
+
+    /// Those of links as most have them.
+    fn networks(addresses: &[IpAddr]) -> Vec<IpNet> {
+        let length = |address: &IpAddr| if address.is_ipv4() { 24 } else { 64 };
+        addresses.iter().map(|address| IpNet::new(*address, length(address)).unwrap()).collect()
     }
 
     fn planned(own: &Own, peers: &[Peer], transport: Transport) -> Overlay {
@@ -195,6 +218,59 @@ mod tests {
         assert_eq!(six.routes[&net(ranges[0])].over, Over::Tunnel(Family::V6));
     }
 
+    /// What a node knows of itself and of another, whose links have these networks; the first one publishes an address of it.
+    fn pair(here: &[&str], there: &[&str]) -> (Own, Peer) {
+        let node = |links: &[&str]| (net(links[0]).addr(), nets(&links[..1]));
+        let ((address, published), (remote, networks)) = (node(here), node(there));
+        let uplinks = here.iter().zip(7..).map(|(link, index)| Uplink { index, mtu: 1500, addresses: nets(&[link]) });
+        let own = Own {
+            addresses: vec![address],
+            pod_ranges: nets(&[&format!("10.244.{}.0/24", last_byte(address))]),
+            networks: published,
+            uplinks: uplinks.collect(),
+            ..Own::default()
+        };
+        let pod_ranges = nets(&[&format!("10.244.{}.0/24", last_byte(remote))]);
+        (own, Peer { name: "peer".to_owned(), addresses: vec![remote], pod_ranges, networks })
+    }
+
+    fn last_byte(address: IpAddr) -> u8 {
+        let IpAddr::V4(address) = address else { panic!("{address}") };
+        address.octets()[3]
+    }
+
+    #[test]
+    fn both_ends_decide_alike_whether_they_share_a_link() {
+        let by_route = |here: &[&str], there: &[&str]| {
+            let (own, peer) = pair(here, there);
+            let overlay = planned(&own, &[peer], Transport::Auto);
+            assert_eq!((overlay.routes.len(), overlay.refused.len()), (1, 0), "{here:?} {there:?}");
+            overlay.tunnels.is_empty()
+        };
+        for (one, other, share) in [
+            (&["192.168.50.1/24"][..], &["192.168.50.2/24"][..], true),
+            (&["192.168.50.1/16"], &["192.168.50.2/24"], true),
+            // Only one of them has the other in its network.
+            (&["192.168.50.1/16"], &["192.168.60.2/24"], false),
+            (&["192.168.50.1/24"], &["192.168.50.2/32"], false),
+            (&["10.0.0.1/32"], &["10.0.0.2/32"], false),
+            // A bridge of one machine's own has the same range as the other's network.
+            (&["192.168.50.1/24", "172.17.0.1/16"], &["172.17.0.5/16"], false),
+            (&["192.168.50.1/24", "172.17.0.1/16"], &["172.17.0.5/16", "172.18.0.1/16"], false),
+        ] {
+            assert_eq!((by_route(one, other), by_route(other, one)), (share, share), "{one:?} {other:?}");
+        }
+        // Who publishes nothing is on no link, whatever links there are; also of itself.
+        let (own, peer) = pair(&["192.168.50.1/24"], &["192.168.50.2/24"]);
+        let silent = Peer { networks: Vec::new(), ..peer.clone() };
+        assert_eq!(planned(&own, &[silent], Transport::Auto).tunnels.len(), 1);
+        let unheard = Own { networks: Vec::new(), ..own.clone() };
+        assert_eq!(planned(&unheard, &[peer.clone()], Transport::Auto).tunnels.len(), 1);
+        // The other end does not wait for links of ours: neither does what it sends come through a tunnel.
+        let early = planned(&Own { uplinks: Vec::new(), ..own }, &[peer], Transport::Auto);
+        assert_eq!((early.routes.len(), early.tunnels.len(), early.refused.len()), (0, 0, 1));
+    }
+
     #[test]
     fn the_mtu_follows_the_links() {
         let mut own = own(&["10.244.1.0/24"]);
@@ -222,6 +298,8 @@ mod tests {
             ("fe00::/8", "it is no range for Pods"),
             ("::/8", "it is no range for Pods"),
             ("192.168.50.0/24", "this node's own address is in it"),
+            ("10.244.7.2/32", "it has no room for Pods beside the node itself"),
+            ("fd00:244:7::2/128", "it has no room for Pods beside the node itself"),
             ("10.244.2.0/25", "node honest has it"),
             ("10.244.2.0/23", "node honest has it"),
         ];

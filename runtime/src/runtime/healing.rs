@@ -50,8 +50,8 @@ impl Runtime {
         mended
     }
 
-    /// Keeps the `/dev/shm` of a ready sandbox. One that was removed while no agent ran is created anew: running containers keep
-    /// theirs.
+    /// Keeps the `/dev/shm` of a ready sandbox: what lies over it is taken away. One that was removed while no agent ran is created
+    /// anew: running containers keep theirs.
     pub(super) fn keep_shm(&self, sandbox: &Sandbox) {
         let spec = sandbox.state().record.spec.clone();
         if !compile::own_shm(&spec) {
@@ -59,11 +59,10 @@ impl Runtime {
         }
         let (kernel, path) = (Kernel::new(&JournalWriter::none()), self.0.folders.shm(&spec.id));
         let keep = || -> Result<Option<Kept>> {
-            if let Some(kept) = Kept::of(&kernel, &path)? {
-                return Ok(Some(kept));
+            if !kept::uncover_shm(&kernel, &path)? {
+                tracing::warn!("{} is no longer mounted: mounting it again", path.display());
+                kept::mount_shm(&kernel, &path, spec.users.map_or(0, |users| users.host))?;
             }
-            tracing::warn!("{} is no longer mounted: mounting it again", path.display());
-            kept::mount_shm(&kernel, &path, spec.users.map_or(0, |users| users.host))?;
             Ok(Kept::of(&kernel, &path)?)
         };
         match keep() {

@@ -92,6 +92,18 @@ fn has(mountinfo: &str, device: u64, path: &Path) -> bool {
     })
 }
 
+/// What the tmpfs that is in sight at a path says of itself, by the source that it was mounted with; `None`: there is none, or something
+/// else lies over it.
+pub fn source_at(path: &Path) -> Option<String> {
+    let device = device_of(path)?;
+    let path = fs::canonicalize(path).ok()?;
+    let all = fs::read_to_string("/proc/thread-self/mountinfo").ok()?;
+    all.lines().filter(|line| has(line, device, &path)).find_map(|line| {
+        let source = line.split_once(" - tmpfs ")?.1.split(' ').next()?;
+        Some(unescaped(source).display().to_string())
+    })
+}
+
 /// Unescapes a path of `mountinfo` or `mounts`: spaces, tabs, newlines and backslashes are three octal digits
 /// (proc_pid_mountinfo(5)).
 pub fn unescaped(text: &str) -> PathBuf {
@@ -112,14 +124,45 @@ pub fn unescaped(text: &str) -> PathBuf {
     PathBuf::from(OsString::from_vec(bytes))
 }
 
-/// A sandbox's `/dev/shm`, mounted where a later agent can find it. `owner` is its root's host id.
+/// A sandbox's `/dev/shm`, mounted where a later agent can find it, and knows it by what it says. `owner` is its root's host id.
 pub fn mount_shm(kernel: &Kernel, at: &Path, owner: u32) -> SysResult<()> {
     kernel.mkdir(at)?;
     kernel.detach(at)?;
-    let id = owner.to_string();
-    let options = [("mode", Some("1777")), ("size", Some("65536k")), ("uid", Some(&*id)), ("gid", Some(&*id))];
+    let (id, source) = (owner.to_string(), shm_source(at));
+    let options = [
+        ("source", Some(&*source)),
+        ("mode", Some("1777")),
+        ("size", Some("65536k")),
+        ("uid", Some(&*id)),
+        ("gid", Some(&*id)),
+    ];
     let shm = kernel.new_fs("tmpfs", &options, ATTR_NOSUID | ATTR_NODEV | ATTR_NOEXEC)?;
     kernel.attach_at(shm.as_fd(), at)
+}
+
+/// Takes away what somebody has mounted over a sandbox's `/dev/shm`; whether that is in sight then.
+pub fn uncover_shm(kernel: &Kernel, at: &Path) -> SysResult<bool> {
+    for _ in 0..MOST_COVERS {
+        if device_of(at) == at.parent().and_then(device_of) {
+            return Ok(false);
+        }
+        if source_at(at).is_some_and(|source| source == shm_source(at) || source == OF_EARLIER_VERSIONS) {
+            return Ok(true);
+        }
+        kernel.detach(at)?;
+    }
+    Ok(false)
+}
+
+/// Whoever mounts more over one path than this has what is below made anew.
+const MOST_COVERS: usize = 16;
+/// The source of a mount that was given none.
+const OF_EARLIER_VERSIONS: &str = "none";
+
+/// It is in the folder of its sandbox.
+fn shm_source(at: &Path) -> String {
+    let sandbox = at.parent().and_then(Path::file_name).unwrap_or_default();
+    format!("podwright/{}/shm", sandbox.to_string_lossy())
 }
 
 #[cfg(test)]

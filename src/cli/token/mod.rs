@@ -22,7 +22,7 @@ enum What {
     /// Create bootstrap tokens on the server
     Create(create::Args),
     /// List bootstrap tokens on the server
-    List,
+    List(list::Args),
     /// Delete bootstrap tokens on the server
     Delete(Delete),
     /// Generate and print a bootstrap token, but do not create it on the server
@@ -39,7 +39,7 @@ struct Delete {
 pub async fn run(args: Args, session: &Session) -> Outcome {
     match args.what {
         What::Create(args) => create::run(args, session).await,
-        What::List => list::run(session).await,
+        What::List(args) => list::run(args, session).await,
         What::Delete(args) => delete(&args.tokens, session).await,
         What::Generate => {
             outln!("{}", Token::generate(&Env::system()));

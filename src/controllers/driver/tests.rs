@@ -59,6 +59,7 @@ pub(super) fn driver_of(row: &'static Row, client: Client) -> Driver {
         paces: Default::default(),
         short_lives: Default::default(),
         patience: Default::default(),
+        last_successes: Default::default(),
         zone: jiff::tz::TimeZone::UTC,
         config: Default::default(),
         aside: Default::default(),

@@ -1,7 +1,8 @@
 //! The back-off before a Job replaces a failed Pod.
 //!
 //! Upstream (`pkg/controller/job/backoff_utils.go`) keeps a record in memory and loses it when it restarts. Here the delay follows
-//! from the existing Pods: failed ones stay until their Job is deleted. If somebody else removes them, the status has their number.
+//! from the existing Pods: failed ones stay until their Job is deleted. If somebody else removes them, the status has their number. When
+//! one has last succeeded is kept in memory too, but only so that not all are looked at for it.
 
 use std::{cmp::Ordering, sync::Arc, time::Duration};
 
@@ -39,12 +40,11 @@ fn containers_finished(pod: &Pod) -> Option<Timestamp> {
 
 /// The delay for the failures since the last success, of which at least this many are known.
 pub fn wait<'a>(
-    succeeded: impl Iterator<Item = &'a Arc<Pod>>,
+    success: Option<Timestamp>,
     failed: impl Iterator<Item = &'a Arc<Pod>>,
     at_least: i32,
     now: Timestamp,
 ) -> Option<Duration> {
-    let success = succeeded.map(|pod| finished_at(pod)).max();
     let since = failed.map(|pod| finished_at(pod)).filter(|at| success.is_none_or(|success| *at > success));
     let (failures, last) = since.fold((0, Timestamp::MIN), |(n, last), at| (n + 1, last.max(at)));
     after(at_least.max(failures), last, now)

@@ -5,6 +5,7 @@
 
 pub mod backoff;
 pub mod indexes;
+pub mod last_success;
 mod orphans;
 mod pods;
 pub mod policy;
@@ -50,15 +51,19 @@ pub const ROW: Row = Row {
 };
 
 fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
-    let informers = &context.world.informers;
+    let (informers, successes) = (&context.world.informers, &context.world.last_successes);
     let Some(job) = informers.jobs.get(key).filter(|job| !is_finished(job) && is_ours(job)) else {
+        successes.forget(key);
         return Plan::default();
     };
     let Some(selector) = selector(&job) else { return Plan::default() };
     // Read before the Pods, which are at least this fresh.
     let seen = informers.pods.resource_version().parse().unwrap_or(0);
     let orphans = informers.pods.indexed(Informers::BY_OWNER, &format!("{}/", key.namespace));
-    let mut all = its_pods(informers, &job);
+    // Those that have ended and are counted stay until somebody removes them, and each of thousands ends one after the other: they are
+    // looked at no more.
+    let uid = job.metadata.uid.as_deref().unwrap_or_default();
+    let mut all = informers.pods.indexed(Informers::OPEN, uid);
     all.extend(orphans.into_iter().filter(|pod| meta::matches(&selector, &pod.metadata)));
 
     let (mut claims, mut own) = (Vec::new(), Vec::new());
@@ -77,20 +82,22 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
         return plan;
     }
     let most = context.most_pods(&key.namespace, &Maker::of(&*job));
-    plan(&Inputs { job: &job, pods: &own, seen, now: context.now, failure: context.failure(), most })
+    let last_success = match waits_after_failures(&job, &own) {
+        true => successes.of(key, &job, &own, || informers.pods.indexed(Informers::BY_OWNER, uid)),
+        false => {
+            successes.forget(key);
+            None
+        }
+    };
+    let (now, failure) = (context.now, context.failure());
+    plan(&Inputs { job: &job, pods: &own, last_success, seen, now, failure, most })
 }
 
-/// The Job's Pods, as far as it still looks at them: those that have ended and are counted stay until somebody removes them, and
-/// each of thousands ends one after the other. How long a Job waits after failures says when they were; nothing else asks for them.
-fn its_pods(informers: &Informers, job: &Job) -> Vec<Arc<Pod>> {
-    let uid = job.metadata.uid.as_deref().unwrap_or_default();
-    let open = informers.pods.indexed(Informers::OPEN, uid);
+/// Whether the Job has failures for which it waits as a whole: how long, depends on when a Pod has last succeeded.
+fn waits_after_failures(job: &Job, own: &[Arc<Pod>]) -> bool {
     let has_failed = job.status.as_ref().is_some_and(|status| status.failed.unwrap_or(0) > 0)
-        || open.iter().any(|pod| pods::is_failed(job, pod));
-    match has_failed && !pods::has_limit_per_index(job) {
-        true => informers.pods.indexed(Informers::BY_OWNER, uid),
-        false => open,
-    }
+        || own.iter().any(|pod| pods::is_failed(job, pod));
+    has_failed && !pods::has_limit_per_index(job)
 }
 
 /// The finalizers of a Pod that becomes the Job's own.

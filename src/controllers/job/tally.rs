@@ -23,8 +23,10 @@ use super::{
 #[derive(Clone, Copy)]
 pub struct Inputs<'a> {
     pub job: &'a Job,
-    /// Its own Pods, in any state.
+    /// Its own Pods, but for those that have ended and are counted; of these a Job that waits after failures has the failed ones.
     pub pods: &'a [Arc<Pod>],
+    /// When one has last succeeded, also of those that are counted. Known where the Job waits after failures.
+    pub last_success: Option<Timestamp>,
     /// The revision of the Pod informer.
     pub seen: u64,
     pub now: Timestamp,

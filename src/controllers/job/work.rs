@@ -102,7 +102,8 @@ fn wanted(view: &Inputs<'_>, tally: &Tally<'_>) -> usize {
 fn wait(view: &Inputs<'_>, tally: &Tally<'_>) -> Option<Duration> {
     let counts = |pod: &&Arc<Pod>| !tally.was_dismissed(pod) && pods::takes_part(view.job, pod);
     let own = || view.pods.iter().filter(counts);
-    let succeeded = own().filter(|pod| meta::phase(pod) == "Succeeded");
+    let succeeded = own().filter(|pod| meta::phase(pod) == "Succeeded").map(|pod| backoff::finished_at(pod)).max();
+    let succeeded = succeeded.max(view.last_success);
     let failed = own().filter(|pod| pods::is_failed(view.job, pod));
     // As long as none has succeeded, all failures count for the back-off.
     let at_least = if tally.succeeded == 0 { tally.failed } else { 0 };

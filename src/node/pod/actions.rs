@@ -84,7 +84,9 @@ impl Turn<'_> {
                 self.begin(Work::StartSandbox { attempt, seen });
             }
             Action::RenewSandbox => {
-                self.normal(None, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.");
+                if !self.state.observed.sandbox.renewal.has_failed() {
+                    self.normal(None, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.");
+                }
                 self.state.observed.sandbox.state = SandboxState::Stopping;
                 self.begin(Work::RemoveSandbox { attempt });
             }

@@ -74,7 +74,8 @@ pub enum ActionResult {
     Sandbox(Result<Vec<IpAddr>, ActionError>),
     /// It counts as stopped, whatever came of it; what has failed is tried again.
     SandboxStopped(Result<(), ExecutorError>),
-    SandboxRemoved,
+    /// To make way for another one, which waits until that has succeeded.
+    SandboxRemoved(Result<(), ExecutorError>),
     /// Progress, not a result: a registry is being contacted.
     Pulling {
         container: String,

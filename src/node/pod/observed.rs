@@ -50,6 +50,8 @@ pub struct Sandbox {
     pub trouble: Option<(u32, Timestamp)>,
     /// Stopping it, once it counts as stopped: what has failed of that.
     pub stop: Step,
+    /// The same of removing it, for the next one: what is left would be nobody's then.
+    pub renewal: Step,
 }
 
 impl Sandbox {

@@ -34,7 +34,13 @@ impl Turn<'_> {
                 self.warning(None, "FailedCreatePodSandBox", message);
             }
             ActionResult::SandboxStopped(result) => self.sandbox_stopped(&result),
-            ActionResult::SandboxRemoved => self.state.observed.renew_sandbox(),
+            ActionResult::SandboxRemoved(Ok(())) => self.state.observed.renew_sandbox(),
+            ActionResult::SandboxRemoved(Err(why)) => {
+                let sandbox = &mut self.state.observed.sandbox;
+                sandbox.state = SandboxState::Stopped;
+                sandbox.renewal = Step::failed(sandbox.renewal.failures(), now);
+                self.warning(None, "FailedKillPod", format!("error killing pod: {why}"));
+            }
             ActionResult::Pulling { container } => {
                 let image = self.image_of(&container);
                 self.normal(Some(&container), "Pulling", format!("Pulling image \"{image}\""));

@@ -107,7 +107,7 @@ impl Volumes {
 
     /// 1. the sources, 2. their files, 3. a turn, 4. space in the Pod's tmpfs, if there, 5. publish the files.
     async fn show(&self, pod: &Pod, volume: &Volume, files: Files, facts: &Facts, kernel: Kernel) -> Result<()> {
-        // Until the files are in sight.
+        // Until the files are in sight, if these are much: of large objects a volume may show little.
         let mut held = self.objects.hold();
         let sources = self.sources(&mut held, pod, volume).await?;
         let mut room = self.rooms.of(pod.uid(), &volume.name);
@@ -115,6 +115,7 @@ impl Volumes {
         let payload = files(making).await?;
         // Others of the namespace may write for long.
         drop(sources);
+        held.lessen(payload.values().map(|file| file.data.len()).sum());
         let path = self.path(pod, volume);
         let own = path.starts_with(self.memory.path()).then(|| self.own_memory(pod, kernel));
         let _turn = self.turns.take(pod.namespace()).await;

@@ -57,8 +57,9 @@ impl Run {
                 ActionResult::SandboxStopped(result)
             }
             Work::RemoveSandbox { attempt } => {
-                self.complain("remove the sandbox", executor.remove_sandbox(pod, attempt).await.as_ref().err());
-                ActionResult::SandboxRemoved
+                let result = executor.remove_sandbox(pod, attempt).await;
+                self.complain("remove the sandbox", result.as_ref().err());
+                ActionResult::SandboxRemoved(result)
             }
             Work::Pull { container, image } => self.pull(container, image).await,
             Work::Start { container, order } => self.start(container, order).await,

@@ -45,7 +45,7 @@ pub struct PolicySync {
     /// The Pods that the agent has told of, by uid.
     told: HashMap<String, Arc<PodView>>,
     recovered: bool,
-    waiting: Vec<(String, oneshot::Sender<Result<(), String>>)>,
+    waiting: Waiting,
     /// Whether what was compiled last was compiled from all that there is.
     is_complete: bool,
     /// Who is judged by a policy that the kernel has refused, and why.
@@ -58,6 +58,20 @@ pub struct PolicySync {
     due: Option<Instant>,
 }
 
+/// Who waits for what was asked, by uid.
+#[derive(Default)]
+struct Waiting(Vec<(String, Answer)>);
+
+type Answer = oneshot::Sender<Result<(), String>>;
+
+impl Waiting {
+    /// Who has given up is forgotten: all ask again, and for long nothing may be in force.
+    fn add(&mut self, uid: &str, answer: Answer) {
+        self.0.retain(|(_, answer)| !answer.is_closed());
+        self.0.push((uid.to_owned(), answer));
+    }
+}
+
 impl PolicySync {
     pub fn new(sources: &PolicySources, config: &ProxyConfig, network: Network) -> PolicySync {
         PolicySync {
@@ -66,7 +80,7 @@ impl PolicySync {
             network,
             told: HashMap::new(),
             recovered: false,
-            waiting: Vec::new(),
+            waiting: Waiting::default(),
             is_complete: false,
             refused: BTreeMap::new(),
             untold: BTreeSet::new(),
@@ -185,9 +199,9 @@ impl PolicySync {
         if !self.is_complete {
             return;
         }
-        for (uid, answer) in std::mem::take(&mut self.waiting) {
+        for (uid, answer) in std::mem::take(&mut self.waiting).0 {
             if self.policies.is_undecided(&uid) {
-                self.waiting.push((uid, answer));
+                self.waiting.0.push((uid, answer));
                 continue;
             }
             let trouble = self.policies.trouble(&uid).or(self.refused.get(&uid).map(String::as_str));
@@ -220,8 +234,7 @@ impl PolicySync {
             Asked::Adopted(pod) => drop(self.told.insert(pod.uid().to_owned(), pod)),
             Asked::Recovered => self.recovered = true,
             Asked::Admit(pod, answer) => {
-                self.waiting.retain(|(_, answer)| !answer.is_closed());
-                self.waiting.push((pod.uid().to_owned(), answer));
+                self.waiting.add(pod.uid(), answer);
                 self.told.insert(pod.uid().to_owned(), pod);
             }
         }
@@ -251,5 +264,27 @@ async fn at(time: Option<Instant>) {
     match time {
         Some(time) => tokio::time::sleep_until(time).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_asks_again_and_again_waits_once() {
+        let mut waiting = Waiting::default();
+        let (asks, other) = (oneshot::channel(), oneshot::channel());
+        waiting.add("other", other.0);
+        waiting.add("a", asks.0);
+        let mut last = asks.1;
+        for _ in 0..1_000 {
+            drop(last);
+            let (again, answer) = oneshot::channel();
+            waiting.add("a", again);
+            last = answer;
+        }
+        let uids: Vec<&str> = waiting.0.iter().map(|(uid, _)| uid.as_str()).collect();
+        assert_eq!(uids, ["other", "a"]);
     }
 }

@@ -58,6 +58,9 @@ fn make(value: &Value) -> Result<Box<dyn Plugin>, FieldError> {
     }
 }
 
+/// So many terms, and lookups of each, say whether a change may help a Pod that waits.
+const HINTED: usize = 64;
+
 /// The Pods that match all terms.
 fn class<'a>(terms: impl IntoIterator<Item = &'a Term>) -> Class {
     let mut all: Vec<Who> = terms.into_iter().map(|term| term.who.clone()).collect();
@@ -225,14 +228,15 @@ impl Plugin for InterPodAffinityArgs {
 
     fn queueing_hint(&self, pod: &PodInfo, change: &ClusterEvent) -> QueueingHint {
         let affinity = &pod.affinity;
-        // Namespaces selected by label may be any.
+        // Namespaces selected by label may be any. A change is compared with all who wait: what takes long to judge is taken for so.
         let meant = |term: &Term, other: &PodInfo| {
             let named = term.who.namespaces.contains(&other.key.namespace) || term.who.namespace_selector.is_some();
-            named && term.who.selector.as_ref().is_some_and(|s| s.matches(|key| other.label(key)))
+            named && term.who.selector.as_ref().is_some_and(|s| s.may_match(HINTED, |key| other.label(key)))
         };
-        let wanted = |other: &PodInfo| affinity.required.iter().any(|term| meant(term, other));
-        let feared = |other: &PodInfo| affinity.anti.iter().any(|term| meant(term, other));
-        let repels = |other: &PodInfo| other.affinity.anti.iter().any(|term| meant(term, pod));
+        let any = |terms: &[Term], other: &PodInfo| terms.len() > HINTED || terms.iter().any(|term| meant(term, other));
+        let wanted = |other: &PodInfo| any(&affinity.required, other);
+        let feared = |other: &PodInfo| any(&affinity.anti, other);
+        let repels = |other: &PodInfo| any(&other.affinity.anti, pod);
         QueueingHint::anywhere(match change {
             ClusterEvent::PodAdded(other) => wanted(other),
             ClusterEvent::PodRemoved(other) => wanted(other) || feared(other) || repels(other),

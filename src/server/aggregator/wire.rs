@@ -207,6 +207,18 @@ mod tests {
         assert!(read(Verb::List, 200, &many).unwrap_err().message.contains("more than 100000 items"));
     }
 
+    /// Each of them may be as large as an object; together they may be as much as a list.
+    #[test]
+    fn what_was_deleted_is_a_list_and_weighed_as_one() {
+        let object = format!("{{\"values\":[{}0]}}", "0,".repeat(600));
+        let list = format!("{{\"kind\":\"ThingList\",\"items\":[{object},{object}]}}");
+        let Ok(Body::Object { bytes, .. }) = read(Verb::DeleteCollection, 200, &list) else { panic!("it is refused") };
+        assert_eq!(bytes, list);
+        assert!(read(Verb::Get, 200, &list).is_err(), "it is no object");
+        let large = format!("{{\"items\":[{{\"values\":[{}0]}}]}}", "0,".repeat(1_200));
+        assert!(read(Verb::DeleteCollection, 200, &large).is_err());
+    }
+
     #[test]
     fn failures_are_told_as_statuses() {
         let told =

@@ -297,7 +297,7 @@ fn a_namespace_is_emptied_then_let_go() {
     let ns = ending();
     let contents =
         vec![left("x.example.com", 2, 1, &[("a/b", 1)]), left("secrets", 1, 0, &[]), left("pods", 0, 0, &[])];
-    let full = namespace::plan(&ns, contents, &Elsewhere::default(), vec![], &[], at(0));
+    let full = namespace::plan(&ns, contents, &Elsewhere::default(), &[], vec![], &[], at(0));
     assert_eq!(lines(&full), ["patch namespaces/a/status", "deletecollection x.example.com/"]);
     let remaining =
         "Some resources are remaining: secrets. has 1 resource instances, x.example.com has 2 resource instances";
@@ -306,8 +306,15 @@ fn a_namespace_is_emptied_then_let_go() {
     assert!(told(&full).iter().any(|message| message == held), "{:?}", told(&full));
 
     let defined = Guard::Defined { resources: vec!["x".into()] };
-    let empty =
-        namespace::plan(&ns, vec![left("pods", 0, 0, &[])], &Elsewhere::default(), vec![defined.clone()], &[], at(0));
+    let empty = namespace::plan(
+        &ns,
+        vec![left("pods", 0, 0, &[])],
+        &Elsewhere::default(),
+        &[],
+        vec![defined.clone()],
+        &[],
+        at(0),
+    );
     assert_eq!(lines(&empty), ["deletecollection events/", "update namespaces/a/finalize"]);
     let write = empty.writes().last().unwrap();
     assert_eq!(write.request.body.as_ref().unwrap()["spec"]["finalizers"], json!([]));
@@ -323,7 +330,7 @@ fn all_else_in_a_namespace_stays_until_its_pods_are_gone() {
         [(2, &["patch namespaces/a/status", "deletecollection pods/"][..]), (0, &["patch namespaces/a/status"])]
     {
         let contents = [others(), vec![left("pods", 3, untouched, &[("a/b", 1)])]].concat();
-        let plan = namespace::plan(&ns, contents, &Elsewhere::default(), vec![], &[], at(0));
+        let plan = namespace::plan(&ns, contents, &Elsewhere::default(), &[], vec![], &[], at(0));
         assert_eq!(lines(&plan), expected, "{untouched} not being deleted yet");
         let told = told(&plan);
         assert_eq!(told[3], "Some resources are remaining: pods. has 3 resource instances");
@@ -333,6 +340,7 @@ fn all_else_in_a_namespace_stays_until_its_pods_are_gone() {
         &ns,
         [others(), vec![left("pods", 0, 0, &[])]].concat(),
         &Elsewhere::default(),
+        &[],
         vec![],
         &[],
         at(0),
@@ -353,7 +361,7 @@ fn what_cannot_be_deleted_of_a_namespace_is_told() {
         "Failed to delete all resource types, 2 remaining: a webhook is away, widgets.example.com \"w\" is forbidden";
     let left = vec![left("widgets.example.com", 1, 1, &[])];
     for (contents, events) in [(left, "deletecollection widgets.example.com/"), (vec![], "deletecollection events/")] {
-        let plan = namespace::plan(&ns, contents, &Elsewhere::default(), vec![], &failures, at(0));
+        let plan = namespace::plan(&ns, contents, &Elsewhere::default(), &[], vec![], &failures, at(0));
         assert_eq!(lines(&plan)[..2], ["patch namespaces/a/status", events]);
         assert_eq!(told(&plan)[2], message);
         for write in plan.writes().filter(|write| write.request.verb == Verb::DeleteCollection) {
@@ -361,7 +369,7 @@ fn what_cannot_be_deleted_of_a_namespace_is_told() {
         }
     }
     let long = [refused(&"é".repeat(1 << 20))];
-    let plan = namespace::plan(&ns, vec![], &Elsewhere::default(), vec![], &long, at(0));
+    let plan = namespace::plan(&ns, vec![], &Elsewhere::default(), &[], vec![], &long, at(0));
     assert!(told(&plan)[2].len() <= 32 * 1024);
 }
 
@@ -374,7 +382,7 @@ fn what_is_told_of_a_namespace_is_cut() {
     let contents = [vec![left("secrets", 1, 0, &held)], kinds.collect()].concat();
     let full = (0..10_000).map(|n| format!("things-{n}.ext.example.com/v1")).collect();
     let others = Elsewhere { full, ..Elsewhere::default() };
-    let told = told(&namespace::plan(&ending(), contents, &others, vec![], &[], at(0)));
+    let told = told(&namespace::plan(&ending(), contents, &others, &[], vec![], &[], at(0)));
     for (at, begins) in [(0, "Discovery failed"), (3, "Some resources are remaining"), (4, "Some content in the")] {
         let (length, is_it) = (told[at].len(), told[at].starts_with(begins));
         assert!(is_it && (30 * 1024..=32 * 1024).contains(&length), "{length}: {}", &told[at][..80]);
@@ -385,7 +393,7 @@ fn what_is_told_of_a_namespace_is_cut() {
 #[test]
 fn what_is_not_followed_as_it_is_is_deleted_unseen_and_told_of() {
     let others = Elsewhere { full: vec!["things.ext.example.com/v1".into()], ..Elsewhere::default() };
-    let plan = namespace::plan(&ending(), vec![left("pods", 0, 0, &[])], &others, vec![], &[], at(0));
+    let plan = namespace::plan(&ending(), vec![left("pods", 0, 0, &[])], &others, &[], vec![], &[], at(0));
     let expected = [
         "patch namespaces/a/status",
         "deletecollection events/",
@@ -399,6 +407,33 @@ fn what_is_not_followed_as_it_is_is_deleted_unseen_and_told_of() {
     assert_eq!(last.guards, [Guard::Empty { namespace: "a".into(), resources }], "the server is asked instead");
     assert_eq!(last.reported, Some("ContentDeletionFailed"), "and why it cannot say is told");
     assert!(plan.requeue_after.is_some(), "nobody tells when the last of it has gone");
+}
+
+/// Nobody follows it, so nobody would know what a namespace waits for.
+#[test]
+fn what_is_not_watched_and_stays_is_told_of() {
+    let others = Elsewhere { unwatched: vec!["blind.ext.example.com/v1".into()], ..Elsewhere::default() };
+    let plan = |remains: Remains, now: i64| {
+        namespace::plan(&ending(), vec![left("pods", 0, 0, &[])], &others, &[remains], vec![], &[], at(now))
+    };
+    let here = |count, untouched, held: &[_]| left("blind.ext.example.com/v1", count, untouched, held);
+    for (remains, now, is_told) in [
+        (here(0, 0, &[]), 100, false),
+        // It is deleted just now.
+        (here(2, 2, &[]), 0, false),
+        (here(2, 1, &[("a/b", 1)]), 0, true),
+        // Not all servers say what is being deleted.
+        (here(2, 2, &[("a/b", 1)]), 100, true),
+    ] {
+        let plan = plan(remains.clone(), now);
+        assert_eq!(plan.report.is_some(), is_told, "{remains:?} at {now}");
+        assert!(lines(&plan).contains(&"deletecollection blind.ext.example.com/v1/".to_owned()), "{plan:?}");
+        if is_told {
+            let told = told(&plan);
+            assert_eq!(told[3], "Some resources are remaining: blind.ext.example.com has 2 resource instances");
+            assert_eq!(told[4], "Some content in the namespace has finalizers remaining: a/b in 1 resource instances");
+        }
+    }
 }
 
 /// What an object of another namespace says of its owner is not the owner's business.

@@ -28,6 +28,7 @@ struct Case {
     now: Timestamp,
     failure: Option<Failure>,
     seen: u64,
+    last_success: Option<Timestamp>,
 }
 
 impl Case {
@@ -51,7 +52,7 @@ impl Case {
             "spec": full,
             "status": { "startTime": at(0).to_string() },
         });
-        Case { job, pods: Vec::new(), now: at(100), failure: None, seen: 1000 }
+        Case { job, pods: Vec::new(), now: at(100), failure: None, seen: 1000, last_success: None }
     }
 
     fn status(mut self, status: Value) -> Case {
@@ -71,8 +72,8 @@ impl Case {
         let job: Arc<Job> = object(self.job.clone());
         let pods: Vec<Arc<Pod>> = self.pods.iter().cloned().map(object).collect();
         let failure = self.failure.as_ref();
-        let (seen, now, most) = (self.seen, self.now, usize::MAX);
-        job::plan(&Inputs { job: &job, pods: &pods, seen, now, failure, most })
+        let (seen, now, most, last_success) = (self.seen, self.now, usize::MAX, self.last_success);
+        job::plan(&Inputs { job: &job, pods: &pods, last_success, seen, now, failure, most })
     }
 
     /// The status that the plan writes.
@@ -256,6 +257,13 @@ fn another_try_waits_for_longer_each_time() {
     let pods = [released(ended("f", 1, 0)), released(ended("s", 0, 5)), released(ended("g", 1, 95))];
     let case = Case::new(spec()).status(json!({ "failed": 2, "succeeded": 1 })).pods(pods);
     assert_eq!(case.plan().requeue_after.map(|wait| wait.as_secs()), Some(5), "one failure since");
+    // The same where it is counted, and looked at no more.
+    let pods = [released(ended("f", 1, 0)), released(ended("g", 1, 95))];
+    let mut case = Case::new(spec()).status(json!({ "failed": 2, "succeeded": 1 })).pods(pods);
+    for (last_success, wait) in [(None, Some(15)), (Some(at(5)), Some(5)), (Some(at(96)), None)] {
+        case.last_success = last_success;
+        assert_eq!(case.plan().requeue_after.map(|wait| wait.as_secs()), wait, "{last_success:?}");
+    }
     // Two of three were deleted: the third is not the first.
     let left = |status: Value| {
         let case = Case::new(json!({ "completions": 5 })).status(status).pods([released(ended("f", 1, 95))]);

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use podwright::{
-    api::{Env, Options},
+    api::{Env, Options, node_networks},
     client::{Client, local},
     node::{Agent, Config, Hollow, executor::Executor},
     server::{self, Server},
@@ -251,7 +251,8 @@ const SOON: Duration = Duration::from_secs(5);
 
 #[tokio::test(start_paused = true)]
 async fn what_others_make_of_the_node_is_put_right_at_once() {
-    let cluster = cluster().await;
+    let networks: Vec<IpNet> = ["192.168.50.1/24", "fd00:50::1/64"].map(|net| net.parse().unwrap()).to_vec();
+    let cluster = cluster_with(|config| config.networks.clone_from(&networks)).await;
     let node = || async { cluster.client.get::<Node>(None, "n1").await.unwrap() };
     let was = node().await;
     let uid = was.metadata.uid.clone();
@@ -276,7 +277,14 @@ async fn what_others_make_of_the_node_is_put_right_at_once() {
         labels.get("kubernetes.io/os").is_some_and(|os| os == "linux") && labels.contains_key("mine")
     };
     tokio::time::timeout(SOON, until("the labels are back", labelled)).await.unwrap();
-    // 3. Another Node of the name.
+    // 3. Its networks, by which other nodes decide how they reach it.
+    for said in [json!(null), json!("0.0.0.0/0")] {
+        let patch = json!({ "metadata": { "annotations": { node_networks::ANNOTATION: said } } });
+        cluster.client.merge::<Node>(None, "n1", None, patch).await.unwrap();
+        let as_it_is = || async { node_networks::published(&node().await) == networks };
+        tokio::time::timeout(SOON, until("it says where it is", as_it_is)).await.unwrap();
+    }
+    // 4. Another Node of the name.
     cluster.client.delete::<Node>(None, "n1", None, Options::default()).await.unwrap();
     let anew: Node = serde_json::from_value(json!({ "metadata": { "name": "n1" } })).unwrap();
     let made = cluster.client.create(&anew).await.unwrap();

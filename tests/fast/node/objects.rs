@@ -144,7 +144,15 @@ async fn whoever_has_much_in_hand_has_it_alone_of_his_namespace() {
         let waits = tokio::time::timeout(Duration::from_secs(1), read(&objects, &own, &names)).await;
         assert!(waits.is_err(), "{names:?}");
     }
-    drop((much, held));
+    // It shows a key of what it has read, and has its turn only while that is much.
+    drop(much);
+    let name = names(&["larger"]);
+    let larger = || tokio::time::timeout(Duration::from_secs(1), read(&objects, &own, &name));
+    held.lessen(300 << 10);
+    assert!(larger().await.is_err());
+    held.lessen(1 << 10);
+    assert_eq!(larger().await.expect("it waits"), 1);
+    drop(held);
     assert_eq!(tokio::time::timeout(soon, read(&objects, &own, &names(&["larger"]))).await.expect("it waits"), 1);
 }
 

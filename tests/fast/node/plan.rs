@@ -284,6 +284,9 @@ fn a_dead_sandbox_is_made_anew_when_nothing_runs_in_it() {
     assert_eq!(seen.container("a").exit().unwrap().code, 137);
     let got = short(&plan(&pod, &seen, at(6)));
     assert_eq!(got, ["RenewSandbox"]);
+    seen.sandbox.renewal = Step::Failed { tries: 1, retry_at: at(9) };
+    assert_eq!(plan(&pod, &seen, at(6)), PodActions { actions: vec![], wake: Some(at(9)) });
+    assert_eq!(short(&plan(&pod, &seen, at(9))), ["RenewSandbox"]);
     seen.renew_sandbox();
     assert_eq!(seen.sandbox.attempt, 1);
     assert_eq!(short(&plan(&pod, &seen, at(6))), ["StartSandbox"]);

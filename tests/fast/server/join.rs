@@ -88,6 +88,12 @@ async fn a_node_joins_by_a_token_and_renews_by_its_certificate() {
     let fooled = Joining { ca: Some(other.authority().to_owned()), ..joining(true, Some("abcdef.0123456789abcdef")) };
     let error = Membership::open(fooled, Env::system()).await.err().unwrap();
     assert!(format!("{error:#}").contains("certificate"), "the token goes to no server of another CA: {error:#}");
+    // Nothing of that is trusted by the next one, nor what one has left that died on the way.
+    let files = || std::fs::read_dir(dir.path().join("agent")).unwrap().count();
+    assert_eq!(files(), 0);
+    std::fs::write(dir.path().join("agent/ca.crt"), other.authority()).unwrap();
+    let error = open(false, Some("abcdef.0123456789abcdef")).await.err().unwrap();
+    assert!(error.contains("--ca-hash or --ca-file is needed"), "{error}");
 
     let member = open(true, Some("abcdef.0123456789abcdef")).await.unwrap();
     assert_eq!(who(&member).await.as_deref(), Some("system:node:n1"));

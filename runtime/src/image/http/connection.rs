@@ -101,42 +101,37 @@ const IDLE: Duration = Duration::from_secs(60);
 const MOST_IDLE: usize = 8;
 
 /// A connection that has served, to an origin, and since when it is idle.
-struct Idle {
+struct Idle<C> {
     place: String,
     since: Instant,
-    connection: Connection,
+    connection: C,
 }
 
 /// Connections that have served, the longest idle first.
-#[derive(Default)]
-pub(super) struct Pool(Mutex<VecDeque<Idle>>);
+pub(super) struct Pool<C = Connection>(Mutex<VecDeque<Idle<C>>>);
 
-impl Pool {
-    pub(super) fn put(&self, url: &Url, connection: Connection) {
+impl<C> Pool<C> {
+    pub(super) fn put(&self, url: &Url, connection: C) {
         let mut idle = lock(&self.0);
         idle.push_back(Idle { place: place(url), since: Instant::now(), connection });
-        tidy(&mut idle);
+        if idle.len() > MOST_IDLE {
+            idle.pop_front();
+        }
     }
 
-    pub(super) fn take(&self, url: &Url) -> Option<Connection> {
+    /// One that has been idle until `now`, but not for too long.
+    pub(super) fn take(&self, url: &Url, now: Instant) -> Option<C> {
         let mut idle = lock(&self.0);
-        tidy(&mut idle);
+        idle.retain(|idle| now.saturating_duration_since(idle.since) < IDLE);
         let place = place(url);
         let last = idle.iter().rposition(|idle| idle.place == place)?;
         idle.remove(last).map(|idle| idle.connection)
     }
-
-    #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
-        lock(&self.0).len()
-    }
 }
 
-/// Ends those that are idle for too long, or too many.
-fn tidy(idle: &mut VecDeque<Idle>) {
-    idle.retain(|idle| idle.since.elapsed() < IDLE);
-    while idle.len() > MOST_IDLE {
-        idle.pop_front();
+impl<C> Default for Pool<C> {
+    fn default() -> Pool<C> {
+        Pool(Mutex::default())
     }
 }
 
@@ -148,18 +143,27 @@ fn place(url: &Url) -> String {
 mod tests {
     use super::*;
 
-    #[tokio::test]
-    async fn connections_that_lead_everywhere_are_few() {
-        let (pool, mut peers) = (Pool::default(), Vec::new());
+    #[test]
+    fn connections_that_lead_everywhere_are_few() {
+        let pool = Pool::<usize>::default();
         let url = |port: usize| Url::parse(&format!("https://registry.example.com:{port}/v2/")).expect("a URL");
-        for port in 1000..1100 {
-            let (own, peer) = tokio::io::duplex(64);
-            pool.put(&url(port), Connection::open(Box::new(own)).await.ok().expect("a connection"));
-            peers.push(peer);
-        }
-        assert_eq!(pool.len(), MOST_IDLE);
-        assert!(pool.take(&url(1000)).is_none(), "the longest idle have gone");
-        assert!(pool.take(&url(1099)).is_some() && pool.take(&url(1099)).is_none());
-        assert_eq!(pool.len(), MOST_IDLE - 1);
+        (1000..1100).for_each(|port| pool.put(&url(port), port));
+        let now = Instant::now();
+        assert_eq!(pool.take(&url(1000), now), None, "the longest idle have gone");
+        let left = (1000..1100).filter(|port| pool.take(&url(*port), now).is_some()).count();
+        assert_eq!(left, MOST_IDLE);
+    }
+
+    #[test]
+    fn what_has_been_idle_for_long_is_not_used_again() {
+        let (pool, url) = (Pool::<&str>::default(), "https://a.example/v2/".parse::<Url>().expect("a URL"));
+        let later = |seconds| Instant::now() + Duration::from_secs(seconds);
+        let other = "http://a.example/v2/".parse::<Url>().expect("a URL");
+        pool.put(&url, "first");
+        pool.put(&url, "second");
+        assert_eq!(pool.take(&other, later(0)), None, "of another origin");
+        assert_eq!(pool.take(&url, later(59)), Some("second"));
+        assert_eq!(pool.take(&url, later(61)), None);
+        assert_eq!(pool.take(&url, later(0)), None, "it is closed");
     }
 }

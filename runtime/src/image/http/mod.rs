@@ -92,7 +92,7 @@ impl Client {
         url: &Url,
         mut request: Request<Full<Bytes>>,
     ) -> Result<(Connection, http::Response<Incoming>), BoxError> {
-        while let Some(mut connection) = self.idle.take(url) {
+        while let Some(mut connection) = self.idle.take(url, std::time::Instant::now()) {
             match connection.exchange(request, self.patience).await {
                 Ok(answer) => return Ok((connection, answer)),
                 // Its other end has closed it meanwhile.

@@ -123,11 +123,11 @@ fn label_key(at: &At<'_>, errs: &mut Errors) {
 /// The total cost of all selectors per Pod is limited as well.
 fn of_all(at: &At<'_>, lookups: usize, errs: &mut Errors) {
     if lookups > MAX_OF_ALL {
-        errs.too_many_of(&at.path, lookups, MAX_OF_ALL, "requirements and values in all selectors");
+        errs.too_many_of(&at.path, lookups, MAX_OF_ALL, "requirements and values in all selectors, and namespaces");
     }
 }
 
-/// Returns its cost per Pod.
+/// Returns its cost per Pod. Namespaces cost as much as values do: each Pod's is looked up among them, and they are kept as often.
 fn pod_term(term: &At<'_>, errs: &mut Errors) -> usize {
     let selectors = [term.get("labelSelector"), term.get("namespaceSelector")];
     selectors.iter().for_each(|selector| label_selector(selector, errs));
@@ -137,7 +137,7 @@ fn pod_term(term: &At<'_>, errs: &mut Errors) -> usize {
     topology_key(&term.get("topologyKey"), errs);
     // Each key becomes a requirement, even duplicates.
     let keys = ["matchLabelKeys", "mismatchLabelKeys"].map(|list| term.get(list).len());
-    selectors.iter().map(lookups).sum::<usize>() + keys.iter().sum::<usize>()
+    selectors.iter().map(lookups).sum::<usize>() + keys.iter().sum::<usize>() + term.get("namespaces").len()
 }
 
 fn topology_key(at: &At<'_>, errs: &mut Errors) {

@@ -11,6 +11,7 @@ use std::{
 
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, Volume};
 use podwright_runtime::{
+    kept::source_at,
     projects,
     sys::{Kernel, mount::Holds},
 };
@@ -91,11 +92,12 @@ fn on_disk(kernel: &Kernel, path: &Path, pod: &Pod, fs_group: Option<u32>) -> io
 fn memory(order: &Order, options: &str) -> io::Result<()> {
     let (kernel, path) = (&order.kernel, &order.path);
     fs::create_dir_all(path)?;
+    let source = mounts::source_of_volume(order.pod.namespace(), order.pod.uid(), &order.volume.name);
     let mounted = match mounts::is_mount(path) {
         true => None,
-        false => Some(kernel.mount_tmpfs("tmpfs", path, Holds::Anything, options)?),
+        false => Some(kernel.mount_tmpfs(&source, path, Holds::Anything, options)?),
     };
-    order.held.mount(kernel, path, mounted.as_ref().map(OwnedFd::as_fd), || true)
+    order.held.mount(kernel, path, mounted.as_ref().map(OwnedFd::as_fd), || source_at(path) == Some(source))
 }
 
 fn mode(fs_group: Option<u32>) -> u32 {

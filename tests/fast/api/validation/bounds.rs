@@ -199,6 +199,15 @@ fn what_is_made_or_compared_for_each_is_bounded() {
         (
             "spec",
             format!(
+                "{{affinity: {{podAntiAffinity: {{{required}: [{{topologyKey: a, namespaces: [{}]}}]}}}}}}",
+                many(4097, &|i| format!("n{i}"))
+            ),
+            "spec.affinity",
+            "4097: must have at most 4096 requirements and values",
+        ),
+        (
+            "spec",
+            format!(
                 "{{topologySpreadConstraints: [{{maxSkew: 1, topologyKey: a, whenUnsatisfiable: DoNotSchedule, matchLabelKeys: [{keys}]}}]}}"
             ),
             "spec.topologySpreadConstraints",

@@ -385,3 +385,30 @@ fn a_stop_that_fails_is_tried_again_after_a_second() {
     story.at(7, PodEvent::Sync);
     assert_eq!(story.begun(), ["stop a None"]);
 }
+
+/// What is left of it would be nobody's, once another one counts as the Pod's.
+#[test]
+fn a_sandbox_that_cannot_be_removed_is_not_replaced() {
+    let mut story = Story::ready(one());
+    story.started(1, "x0", 0);
+    story.at(2, PodEvent::SandboxGone { attempt: 0 });
+    assert_eq!(
+        (story.begun(), story.events()),
+        (vec!["RemoveSandbox { attempt: 0 }".to_owned()], vec!["SandboxChanged"])
+    );
+    story.done(3, ActionResult::SandboxRemoved(Err(ExecutorError::Failed("busy".into()))));
+    assert_eq!((story.begun(), story.events()), (vec![], vec!["FailedKillPod"]));
+    story.at(4, PodEvent::Sync);
+    assert_eq!((story.begun(), story.events()), (vec!["RemoveSandbox { attempt: 0 }".to_owned()], vec![]));
+    story.done(5, ActionResult::SandboxRemoved(Err(ExecutorError::Failed("busy".into()))));
+    story.at(6, PodEvent::Sync);
+    assert_eq!(story.begun(), [""; 0], "later each time");
+    // Also the end of its Pod removes this one.
+    let mut ended = Story { state: story.state.clone(), effects: Vec::new() };
+    ended.at(6, PodEvent::Gone);
+    assert_eq!(ended.begun(), ["Remove { attempt: 0 }"]);
+    story.at(7, PodEvent::Sync);
+    story.done(8, ActionResult::SandboxRemoved(Ok(())));
+    assert_eq!((story.begun(), story.state.observed.sandbox.attempt), (vec!["start sandbox".to_owned()], 1));
+    assert_eq!(story.state.observed.sandbox.renewal, podwright::node::pod::Step::Undone);
+}

@@ -328,9 +328,12 @@ impl World {
                 self.sandbox_ends();
                 ActionResult::SandboxStopped(Ok(()))
             }
+            Work::RemoveSandbox { .. } if fails => {
+                ActionResult::SandboxRemoved(Err(ExecutorError::Failed("no luck".into())))
+            }
             Work::RemoveSandbox { .. } => {
                 self.sandbox_ends();
-                ActionResult::SandboxRemoved
+                ActionResult::SandboxRemoved(Ok(()))
             }
             Work::Pull { container, image } => {
                 let reason = *[Reason::ErrImagePull, Reason::InvalidImageName].choose(&mut self.random).unwrap();

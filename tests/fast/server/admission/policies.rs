@@ -1,6 +1,10 @@
 //! Admission policies: what they are about, what they refuse, with which parameters and in whose words.
 
-use podwright::api::{Object, Options, User, Verb};
+use std::sync::Arc;
+
+use podwright::api::{Env, Object, Options, User, Verb};
+use podwright::server::{Config, Server};
+use podwright::store::{Memory, Store, Txn, Write};
 use serde_json::{Value, json};
 
 use super::{Api, pod, request, told, with, within};
@@ -246,6 +250,24 @@ async fn parameters_are_objects_that_bindings_name() {
         api.0.handle(within("rules", create)).await.unwrap();
     }
     assert!(api.create("pods", two()).await.unwrap_err().message.ends_with("at most 1"));
+
+    // One that is there and cannot be read allows nothing.
+    let store = Arc::new(Memory::new());
+    let api = Api(Server::open(store.clone(), Env::system(), Config::default()).await.unwrap());
+    api.policy(spec(), by_name("Allow")).await;
+    api.create("configmaps", limits("limits", "2")).await.unwrap();
+    api.create("pods", two()).await.unwrap();
+    let cut =
+        r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"limits","namespace":"default"},"data":{"max":"#;
+    let writes = vec![Write::Put("/registry/configmaps/default/limits".into(), cut.into())];
+    store.commit(Txn { writes, ..Txn::default() }).await.unwrap();
+    let refused = loop {
+        match api.create("pods", with(two(), "/metadata/name", json!("next"))).await {
+            Ok(_) => drop(api.delete("pods", "next", Options::default()).await),
+            Err(refused) => break refused,
+        }
+    };
+    assert!(refused.message.ends_with("failed to configure binding: a parameter cannot be decoded"), "{refused}");
 
     let api = Api::new().await;
     let odd =
