@@ -7,6 +7,7 @@
 //! - [`links`]: one routed veth a Pod; the node's own address and routes.
 //! - [`overlay`]: the way to other nodes' Pods, decided purely; [`links`] makes it.
 //! - [`dataplane`]: Services as map elements of one nftables table a family.
+//! - [`announce`]: addresses of Services on the node's links: one node answers for each by ARP and neighbour discovery.
 //! - [`dns`]: the cluster's names, answered on the node.
 //! - [`forwards`]: ports of loopback forwarded to Pods.
 //! - [`state`]: the desired state of all that, as one value; [`drivers`] apply its changes.
@@ -20,6 +21,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod announce;
 pub mod dataplane;
 pub mod dns;
 pub mod drivers;

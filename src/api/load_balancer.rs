@@ -13,8 +13,11 @@ pub const CLASS: &str = "podwright/load-balancer";
 pub const ADDRESSES: &str = "podwright/load-balancer-ips";
 /// The annotation by which Services of a namespace share an address: those with the same value, on different ports.
 pub const SHARING_KEY: &str = "podwright/load-balancer-sharing-key";
-/// The condition of a Service that has no address, or not all that it asks for.
+/// The condition that says whether a Service has all that it asks for, and of whom. Nodes announce addresses by it.
 pub const CONDITION: &str = "podwright/LoadBalancerAllocated";
+/// The condition's reasons for addresses of the pool, which nodes announce, and for the nodes' own.
+pub const FROM_POOL: &str = "IPAllocated";
+pub const FROM_NODES: &str = "NodeAddresses";
 /// The label of nodes that no load balancer sends traffic to (upstream's).
 pub const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 

@@ -20,7 +20,7 @@ use k8s_openapi::{
     api::core::v1::{LoadBalancerIngress, Node, Service, ServiceStatus},
     apimachinery::pkg::apis::meta::v1::Condition,
 };
-use podwright_api::load_balancer::{CONDITION, LoadBalancing, Pool, Range};
+use podwright_api::load_balancer::{CONDITION, FROM_NODES, FROM_POOL, LoadBalancing, Pool, Range};
 
 use super::{
     Context, Plan, Row, World, Writes, meta,
@@ -31,6 +31,8 @@ pub use nodes::{Place, assign, places};
 use podwright_client::{Informers, Key, reference};
 pub use request::{Request, Sharing, is_balanced, is_ours, request};
 
+/// Why a Service has no address, or not all that it wants: an event's reason, and the condition's.
+const FAILED: &str = "AllocationFailed";
 /// What the VIP mode of an address says: packets reach nodes with it as their destination (KEP-1860).
 const VIP: &str = "VIP";
 /// How many Services one plan writes; the next follows when they are seen.
@@ -77,7 +79,7 @@ pub const ROW: Row = Row {
 
 /// Whether a Service has, or may want, something of this controller.
 fn concerns(service: &Service) -> bool {
-    is_balanced(service) || !request::held(service).is_empty() || failed(service).is_some()
+    is_balanced(service) || !request::held(service).is_empty() || condition(service).is_some()
 }
 
 fn is_local(service: &Service) -> bool {
@@ -104,8 +106,10 @@ fn reconcile(context: &Context<'_>, _: &Key) -> Plan {
     let informers = &context.world.informers;
     let mut services = informers.services.list();
     services.retain(|service| concerns(service) || request::external_ips(service).next().is_some());
-    let outcomes = match &context.world.config.load_balancing {
-        LoadBalancing::Off => return Plan::default(),
+    let load_balancing = &context.world.config.load_balancing;
+    let outcomes = match load_balancing {
+        // What this controller has given before is taken back; it is known by its condition.
+        LoadBalancing::Off => services.iter().map(|service| condition(service).map(|_| Outcome::default())).collect(),
         LoadBalancing::Pool(pool) => allocate(pool, &reserved(context.world, pool), &services),
         LoadBalancing::Nodes => {
             let guarded = |namespace: &str| {
@@ -117,7 +121,8 @@ fn reconcile(context: &Context<'_>, _: &Key) -> Plan {
             assign(&places(&informers.nodes.list()), &services, |service| behind(informers, service), guarded)
         }
     };
-    plan(&services, outcomes, context.now)
+    let given = if load_balancing.pool().is_some() { FROM_POOL } else { FROM_NODES };
+    plan(&services, outcomes, given, context.now)
 }
 
 /// The nodes on which a Service has ready endpoints.
@@ -147,33 +152,30 @@ fn reserved(world: &World, pool: &Pool) -> Reserved {
     }
 }
 
-/// Writes the statuses that are not as their outcomes.
-pub fn plan(services: &[Arc<Service>], outcomes: Vec<Option<Outcome>>, now: Timestamp) -> Plan {
-    let writes = services.iter().zip(outcomes).filter_map(|(service, outcome)| write(service, outcome?, now));
+/// Writes the statuses that are not as their outcomes. `given`: the condition's reason for those that have what they want.
+pub fn plan(services: &[Arc<Service>], outcomes: Vec<Option<Outcome>>, given: &str, now: Timestamp) -> Plan {
+    let writes = services.iter().zip(outcomes).filter_map(|(service, outcome)| write(service, outcome?, given, now));
     let mut plan = Plan::default();
     plan.then(writes.take(MOST).collect());
     plan
 }
 
-fn write(service: &Service, outcome: Outcome, now: Timestamp) -> Option<Write> {
-    let (before, failed_before) = (request::held(service), failed(service));
-    let mut new = service.clone();
-    let mut status = service.status.clone().unwrap_or_default();
+fn write(service: &Service, outcome: Outcome, given: &str, now: Timestamp) -> Option<Write> {
+    let before = service.status.clone().unwrap_or_default();
+    let mut status = before.clone();
     if !is_as_given(service, &outcome.addresses) {
         let ingress: Vec<LoadBalancerIngress> = outcome.addresses.iter().map(ingress).collect();
         status.load_balancer.get_or_insert_default().ingress = (!ingress.is_empty()).then_some(ingress);
     }
     // What is decided again in a moment is no news.
     if !outcome.waits {
-        tell(&mut status, outcome.failure.as_deref(), service.metadata.generation, now);
+        tell(&mut status, wanted(&outcome, given, service.metadata.generation, now));
     }
-    if status == service.status.clone().unwrap_or_default() {
+    if status == before {
         return None;
     }
-    new.status = Some(status);
-    let news = news(service, &before, failed_before, &outcome);
-    let write = Write::status(service, &new)?;
-    Some(news.into_iter().fold(write, Write::done))
+    let write = Write::status(service, &Service { status: Some(status), ..service.clone() })?;
+    Some(news(service, &outcome).into_iter().fold(write, Write::done))
 }
 
 /// Whether the status has these addresses, and nothing else.
@@ -191,47 +193,72 @@ fn ingress(address: &IpAddr) -> LoadBalancerIngress {
     }
 }
 
-/// Why a Service has no address, as it has been told.
-fn failed(service: &Service) -> Option<&str> {
+/// What this controller has said of a Service.
+fn condition(service: &Service) -> Option<&Condition> {
     let conditions = service.status.as_ref()?.conditions.as_deref()?;
-    conditions.iter().find(|condition| condition.type_ == CONDITION).map(|condition| condition.message.as_str())
+    conditions.iter().find(|condition| condition.type_ == CONDITION)
 }
 
-/// Sets the condition to a failure, or removes it.
-fn tell(status: &mut ServiceStatus, failure: Option<&str>, generation: Option<i64>, now: Timestamp) {
+/// What is to be said of a Service; `None`: it has nothing, and wants nothing.
+fn wanted(outcome: &Outcome, given: &str, generation: Option<i64>, now: Timestamp) -> Option<Condition> {
+    let (status, reason, message) = match &outcome.failure {
+        Some(failure) => ("False", FAILED, failure.clone()),
+        None if outcome.addresses.is_empty() => return None,
+        None => ("True", given, format!("Assigned {}", in_words(&outcome.addresses))),
+    };
+    Some(Condition {
+        type_: CONDITION.to_owned(),
+        status: status.to_owned(),
+        reason: reason.to_owned(),
+        message,
+        observed_generation: generation,
+        last_transition_time: meta::time(now),
+    })
+}
+
+/// Sets the condition, or removes it. One that says the same stays as it is.
+fn tell(status: &mut ServiceStatus, wanted: Option<Condition>) {
     let conditions = status.conditions.get_or_insert_default();
-    let has = conditions.iter().find(|condition| condition.type_ == CONDITION).map(|has| has.message.as_str());
-    if has != failure {
-        conditions.retain(|condition| condition.type_ != CONDITION);
-        conditions.extend(failure.map(|failure| Condition {
-            type_: CONDITION.to_owned(),
-            status: "False".to_owned(),
-            reason: "AllocationFailed".to_owned(),
-            message: failure.to_owned(),
-            observed_generation: generation,
-            last_transition_time: meta::time(now),
-        }));
+    let known = conditions.iter().position(|condition| condition.type_ == CONDITION);
+    let said = |has: &Condition| (has.status.clone(), has.reason.clone(), has.message.clone());
+    match (known, wanted) {
+        (Some(n), Some(wanted)) if said(&conditions[n]) == said(&wanted) => {}
+        (Some(n), Some(mut wanted)) => {
+            if conditions[n].status == wanted.status {
+                wanted.last_transition_time = conditions[n].last_transition_time.clone();
+            }
+            conditions[n] = wanted;
+        }
+        (Some(n), None) => drop(conditions.remove(n)),
+        (None, wanted) => conditions.extend(wanted),
     }
     if conditions.is_empty() {
         status.conditions = None;
     }
 }
 
+fn in_words(addresses: &[IpAddr]) -> String {
+    addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
 /// The events about what changes, once each.
-fn news(service: &Service, before: &[IpAddr], failed_before: Option<&str>, outcome: &Outcome) -> Vec<Note> {
-    let about = || reference(service);
-    let in_words = |addresses: Vec<&IpAddr>| addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    let given: Vec<&IpAddr> = outcome.addresses.iter().filter(|address| !before.contains(address)).collect();
-    let taken: Vec<&IpAddr> = before.iter().filter(|address| !outcome.addresses.contains(address)).collect();
+fn news(service: &Service, outcome: &Outcome) -> Vec<Note> {
+    let (about, before) = (|| reference(service), request::held(service));
+    let without = |all: &[IpAddr], others: &[IpAddr]| -> Vec<IpAddr> {
+        all.iter().filter(|address| !others.contains(address)).copied().collect()
+    };
+    let (given, taken) = (without(&outcome.addresses, &before), without(&before, &outcome.addresses));
+    let failed_before = condition(service).filter(|condition| condition.reason == FAILED);
     let mut news = Vec::new();
-    if !taken.is_empty() && is_balanced(service) {
-        news.push(Note::normal(about(), "IPReleased", format!("Released {}", in_words(taken))));
+    if !taken.is_empty() {
+        news.push(Note::normal(about(), "IPReleased", format!("Released {}", in_words(&taken))));
     }
     if !given.is_empty() {
-        news.push(Note::normal(about(), "IPAllocated", format!("Assigned {}", in_words(given))));
+        news.push(Note::normal(about(), "IPAllocated", format!("Assigned {}", in_words(&given))));
     }
-    if let Some(failure) = outcome.failure.as_deref().filter(|failure| !outcome.waits && failed_before != Some(*failure)) {
-        news.push(Note::warning(about(), "AllocationFailed", failure));
+    let failure = outcome.failure.as_ref().filter(|_| !outcome.waits);
+    if let Some(failure) = failure.filter(|failure| failed_before.is_none_or(|before| before.message != **failure)) {
+        news.push(Note::warning(about(), FAILED, failure.clone()));
     }
     news
 }

@@ -8,12 +8,14 @@
 //!  Service, EndpointSlices --compile, names--.
 //!  this node's Pods --host_ports--------------+--> NetworkState --Changes--> net::drivers --> tables, DNS, loopback
 //!  Nodes --facts-----------------------------+     (what is wanted)               |
+//!  LoadBalancers --announcing--> net::announce: who answers for their addresses   |
 //!  NetworkPolicies, all Pods --policy--------'                                    |
 //!                                                                                 '--> Notices: what is not to be had
 //! ```
 
 #![forbid(unsafe_code)]
 
+mod announcing;
 mod compile;
 mod config;
 mod context;
@@ -32,6 +34,7 @@ mod shares;
 mod sources;
 mod sync;
 
+pub use announcing::Announcing;
 pub use compile::compile;
 pub use config::ProxyConfig;
 pub use context::NodeContext;

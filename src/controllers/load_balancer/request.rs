@@ -51,8 +51,7 @@ pub fn is_balanced(service: &Service) -> bool {
     service.spec.as_ref().is_some_and(|spec| spec.type_.as_deref() == Some("LoadBalancer"))
 }
 
-/// Whether this controller answers for the Service's status: another one's class is left alone, and a class outlives its Service's
-/// type in no status.
+/// Whether this controller answers for the Service's status: one with another's class is left alone.
 pub fn is_ours(service: &Service) -> bool {
     let class = service.spec.as_ref().and_then(|spec| spec.load_balancer_class.as_deref());
     class.is_none_or(|class| class == CLASS)

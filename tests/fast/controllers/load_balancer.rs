@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, Service};
-use podwright::api::load_balancer::{Pool, Range};
+use podwright::api::load_balancer::{FROM_POOL, Pool, Range};
 use podwright::controllers::load_balancer::{Outcome, Reserved, allocate, assign, places, plan};
 use serde_json::{Value, json};
 
@@ -147,8 +147,8 @@ fn what_is_given_up_is_free_once_the_status_shows_it() {
     let outcomes = allocate(&pool, &Reserved::default(), &[plain(), wish()]);
     assert_eq!(given(&outcomes), ["", "192.0.2.9 is not free yet"]);
     assert!(outcomes[1].as_ref().unwrap().waits);
-    let plan = plan(&[plain(), wish()], outcomes, at(0));
-    assert_eq!(lines(&plan), ["patch services/a/status"], "nothing is said to who waits for a moment");
+    let plan = plan(&[plain(), wish()], outcomes, FROM_POOL, at(0));
+    assert_eq!(lines(&plan), ["patch services/a/status: Released 192.0.2.9"], "nothing is said to who waits for a moment");
     check("192.0.2.9", &[service("a", 0, &[], json!({"spec": {"type": "ClusterIP"}})), wish()], &["", "192.0.2.9"]);
     // One that is being deleted stays as it is.
     let ending = json!({"metadata": {"deletionTimestamp": at(9).to_string(), "finalizers": ["x/y"]}});
@@ -204,25 +204,32 @@ fn thousands_have_addresses_of_their_own_and_a_second_look_changes_none() {
 fn the_status_has_the_addresses_and_says_why_there_are_none() {
     let pool: Pool = "192.0.2.9".parse().unwrap();
     let services = [service("a", 0, &[], json!({})), service("b", 1, &[], json!({}))];
-    let plan_of = |services: &[Arc<Service>]| plan(services, allocate(&pool, &Reserved::default(), services), at(5));
+    let plan_of = |services: &[Arc<Service>]| plan(services, allocate(&pool, &Reserved::default(), services), FROM_POOL, at(5));
     let done = plan_of(&services);
     assert_eq!(lines(&done), [
         "patch services/a/status: Assigned 192.0.2.9",
         "patch services/b/status: no IPv4 address of the pool is free"
     ]);
     let bodies: Vec<&Value> = done.writes().map(|write| &write.request.body.as_ref().unwrap()["status"]).collect();
-    assert_eq!(bodies[0], &json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.9", "ipMode": "VIP"}]}}));
-    let condition = &bodies[1]["conditions"][0];
-    assert_eq!(condition["type"], "podwright/LoadBalancerAllocated");
-    assert_eq!((&condition["status"], &condition["reason"]), (&json!("False"), &json!("AllocationFailed")));
+    assert_eq!(bodies[0]["loadBalancer"], json!({"ingress": [{"ip": "192.0.2.9", "ipMode": "VIP"}]}));
+    let said = |body: &Value| {
+        let condition = &body["conditions"][0];
+        assert_eq!(condition["type"], "podwright/LoadBalancerAllocated");
+        format!("{} {}", condition["status"], condition["reason"]).replace('"', "")
+    };
+    assert_eq!((said(bodies[0]), said(bodies[1])), ("True IPAllocated".into(), "False AllocationFailed".into()));
     let reasons: Vec<_> = done.writes().flat_map(|write| &write.done).map(|note| (note.warning, note.reason)).collect();
     assert_eq!(reasons, [(false, "IPAllocated"), (true, "AllocationFailed")]);
     // What has been said is not said again; what is no longer so is taken back.
-    let told = json!({"status": {"conditions": [condition]}});
-    let services = [service("a", 0, &["192.0.2.9"], json!({})), service("b", 1, &[], told.clone())];
-    assert!(plan_of(&services).is_empty());
-    let alone = plan_of(&[service("b", 1, &[], told)]);
-    assert_eq!(alone.writes().next().unwrap().request.body.as_ref().unwrap()["status"]["conditions"], Value::Null);
+    let with = |n: usize| service(["a", "b"][n], n as i64, &[], json!({"status": bodies[n]}));
+    assert!(plan_of(&[with(0), with(1)]).is_empty());
+    let alone = plan_of(&[with(1)]);
+    assert_eq!(said(&alone.writes().next().unwrap().request.body.as_ref().unwrap()["status"]), "True IPAllocated");
+    let mut plain = Service::clone(&with(0));
+    plain.spec.as_mut().unwrap().type_ = Some("ClusterIP".into());
+    let taken = plan_of(&[Arc::new(plain)]);
+    let body = taken.writes().next().unwrap().request.body.clone().unwrap();
+    assert_eq!(body["status"], json!({"conditions": null, "loadBalancer": {"ingress": null}}));
 }
 
 fn node(name: &str, address: &str, more: Value) -> Arc<Node> {
