@@ -72,6 +72,11 @@ pub struct Cluster {
 impl Cluster {
     /// Starts that many nodes, each with more arguments; they are ready, and have the tests' image, when this returns.
     pub fn start(count: usize, layout: Layout, args: &[&str]) -> Cluster {
+        Cluster::start_with(count, layout, args, &[])
+    }
+
+    /// The same, with arguments for the control plane alone.
+    pub fn start_with(count: usize, layout: Layout, args: &[&str], control_plane: &[&str]) -> Cluster {
         let between = Machine::start();
         match layout {
             Layout::OneLink => {
@@ -82,7 +87,8 @@ impl Cluster {
         }
         let machines: Vec<Machine> = (1..=count).map(|number| machine(&between, layout, number)).collect();
         let netns = |machine: &Machine| machine.netns.display().to_string();
-        let server = TestNode::start(&[&["--node-name", "n1", "--netns", &netns(&machines[0])], args].concat());
+        let own = ["--node-name", "n1", "--netns", &netns(&machines[0])];
+        let server = TestNode::start(&[&own, args, control_plane].concat());
         let agent = |(n, machine): (usize, &Machine)| {
             TestNode::agent_with(&server, &format!("n{}", n + 1), &[&["--netns", &netns(machine)], args].concat())
         };
