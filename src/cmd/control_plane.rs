@@ -179,7 +179,9 @@ impl ControlPlaneArgs {
     /// Refuses ranges without room for the cluster's DNS Service, wherever nodes answer, and a pool that has addresses of others.
     pub fn check_ranges(&self) -> anyhow::Result<()> {
         let dns = server::default_dns_address(&self.service_cidr);
-        dns.context("--service-cidr: the first range has no tenth address for the Service kube-dns; give a larger one")?;
+        dns.context(
+            "--service-cidr: the first range has no tenth address for the Service kube-dns; give a larger one",
+        )?;
         let Some(pool) = self.load_balancer_pool.pool() else { return Ok(()) };
         for (flag, ranges) in [("--cluster-cidr", &self.cluster_cidr), ("--service-cidr", &self.service_cidr)] {
             if let Some(range) = pool.overlapping(ranges) {
@@ -514,7 +516,10 @@ mod tests {
         for (pool, why) in [
             ("10.0.0.0/8", "--load-balancer-pool: it has addresses of 10.244.0.0/16 (--cluster-cidr)"),
             ("10.96.255.1", "--load-balancer-pool: it has addresses of 10.96.0.0/16 (--service-cidr)"),
-            ("192.0.2.0/24", "--load-balancer-pool: it has the address 192.0.2.53 of the cluster's DNS (--cluster-dns)"),
+            (
+                "192.0.2.0/24",
+                "--load-balancer-pool: it has the address 192.0.2.53 of the cluster's DNS (--cluster-dns)",
+            ),
             ("192.0.2.9-192.0.2.1", "the first address is behind the last"),
             ("here", "here: expected an address, a CIDR, or two addresses as FIRST-LAST"),
         ] {

@@ -125,7 +125,8 @@ fn addresses_of_a_pool_are_announced_by_one_node_and_by_another_one_when_that_di
     answers(&outside, "192.168.50.105", "p2 ");
 
     // 3. A node's link is cut: its addresses move, and lead to the Pod as before.
-    let owned = |number: usize| (0..4).map(|n| format!("192.168.50.10{n}")).find(|ip| cluster.announcer(ip) == Some(number));
+    let owned =
+        |number: usize| (0..4).map(|n| format!("192.168.50.10{n}")).find(|ip| cluster.announcer(ip) == Some(number));
     let ip = owned(2).expect("one of four is announced by n2");
     cluster.between.ip("link set port2 down");
     println!("{ip} moved after {:?} (link)", cluster.moves(&ip, 2));

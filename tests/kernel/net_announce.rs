@@ -96,7 +96,8 @@ impl Node {
 
 /// Waits until each address has one node, and returns whose it is.
 fn owners(nodes: &BTreeMap<&'static str, Node>) -> BTreeMap<&'static str, &'static str> {
-    let who = |address: &str| nodes.iter().filter(|(_, node)| node.has(address)).map(|(name, _)| *name).collect::<Vec<_>>();
+    let who =
+        |address: &str| nodes.iter().filter(|(_, node)| node.has(address)).map(|(name, _)| *name).collect::<Vec<_>>();
     let all = eventually(|| ADDRESSES.map(who), |all| all.iter().all(|who| who.len() == 1));
     ADDRESSES.into_iter().zip(all.into_iter().map(|who| who[0])).collect()
 }

@@ -141,7 +141,8 @@ impl Heartbeat {
         let cluster = u64::from_be_bytes(body.get(..8)?.try_into().ok()?);
         let age = u32::from_be_bytes(body.get(8..12)?.try_into().ok()?);
         let (flags, length) = (*body.get(12)?, usize::from(*body.get(13)?));
-        let name = std::str::from_utf8(body.get(14..14 + length)?).ok().filter(|_| (1..=LONGEST_NAME).contains(&length))?;
+        let name =
+            std::str::from_utf8(body.get(14..14 + length)?).ok().filter(|_| (1..=LONGEST_NAME).contains(&length))?;
         Some(Heartbeat {
             cluster,
             name: name.to_owned(),

@@ -7,6 +7,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
@@ -101,9 +102,9 @@ impl Link {
     /// Fails if the runtime does not take a socket.
     pub fn open(sockets: Sockets, ears: &Ears, now: Instant) -> io::Result<Link> {
         let Sockets { uplink, beats, arp, discovery } = sockets;
-        let beats = Arc::new(AsyncFd::new(beats)?);
-        let arp = arp.map(AsyncFd::new).transpose()?.map(Arc::new);
-        let discovery = discovery.map(AsyncFd::new).transpose()?.map(Arc::new);
+        let beats = Arc::new(watched(beats)?);
+        let arp = arp.map(watched).transpose()?.map(Arc::new);
+        let discovery = discovery.map(watched).transpose()?.map(Arc::new);
         let index = uplink.index;
         let (to, also, too) = (ears.beats.clone(), ears.questions.clone(), ears.questions.clone());
         let mut readers = vec![tokio::spawn(read(beats.clone(), move |socket| {
@@ -115,7 +116,9 @@ impl Link {
             }))
         }));
         readers.extend(
-            discovery.clone().map(|discovery| tokio::spawn(read(discovery, move |socket| message(socket, index, &too)))),
+            discovery
+                .clone()
+                .map(|discovery| tokio::spawn(read(discovery, move |socket| message(socket, index, &too)))),
         );
         let readers = readers.iter().map(tokio::task::JoinHandle::abort_handle).collect();
         let members = Members::default();
@@ -157,8 +160,12 @@ impl Link {
             let fits = if address.is_ipv4() { self.uplink.v4 } else { self.uplink.v6 };
             !listens && fits && announces(view, own, address, candidates)
         };
-        let mine: Vec<IpAddr> =
-            wanted.addresses.iter().filter(|(address, all)| is_ours(address, all)).map(|(address, _)| *address).collect();
+        let mine: Vec<IpAddr> = wanted
+            .addresses
+            .iter()
+            .filter(|(address, all)| is_ours(address, all))
+            .map(|(address, _)| *address)
+            .collect();
         let mut before = std::mem::take(&mut self.owned);
         for address in &mine {
             let known = before.remove(address);
@@ -241,6 +248,12 @@ impl Link {
             tracing::debug!(%error, link = self.uplink.name, %target, "an answer about an announced address");
         }
     }
+}
+
+/// The safe constructor is deprecated for types whose descriptor could change; those of these sockets cannot.
+#[expect(deprecated)]
+fn watched<T: AsRawFd>(socket: T) -> io::Result<AsyncFd<T>> {
+    AsyncFd::with_interest(socket, Interest::READABLE)
 }
 
 /// Reads a socket for ever, some at a time. `one` reads one frame and returns whether there was any.

@@ -9,10 +9,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use nix::errno::Errno;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
-use nix::sys::socket::{ControlMessageOwned, LinkAddr, MsgFlags, SockaddrIn6, bind, recv, recvmsg, send, sendto, sockopt};
 use nix::sys::socket::SetSockOpt;
-use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, ipproto, socket_with};
+use nix::sys::socket::{
+    ControlMessageOwned, LinkAddr, MsgFlags, SockaddrIn6, bind, recv, recvmsg, send, sendto, sockopt,
+};
 use rustix::net::sockopt as options;
+use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, ipproto, socket_with};
 
 use crate::{Error, Result};
 

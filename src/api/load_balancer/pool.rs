@@ -117,10 +117,11 @@ fn special(range: &Range) -> Option<&'static str> {
         ("fe80::/10", "may not be in the link-local range (169.254.0.0/16, fe80::/10)"),
         ("ff00::/8", "may not be in the multicast or reserved range (224.0.0.0/3, ff00::/8)"),
     ];
-    let overlaps = |(net, _): &&(&str, &str)| {
-        net.parse::<IpNet>().is_ok_and(|net| Range::of_net(&net).overlaps(range))
-    };
-    NONE.iter().find(overlaps).map(|(_, why)| *why).or_else(|| special_ip(range.first).or_else(|| special_ip(range.last)))
+    let overlaps = |(net, _): &&(&str, &str)| net.parse::<IpNet>().is_ok_and(|net| Range::of_net(&net).overlaps(range));
+    NONE.iter()
+        .find(overlaps)
+        .map(|(_, why)| *why)
+        .or_else(|| special_ip(range.first).or_else(|| special_ip(range.last)))
 }
 
 impl fmt::Display for Range {
@@ -157,13 +158,7 @@ impl Pool {
 
     /// The first address of a family that is neither taken nor in the `kept` ranges; those before `cursor` are known to be none. The
     /// cursor moves to what is found, so that all searches of a plan together pass each address once.
-    pub fn free(
-        &self,
-        is_v4: bool,
-        cursor: &mut Cursor,
-        taken: &BTreeSet<IpAddr>,
-        kept: &[Range],
-    ) -> Option<IpAddr> {
+    pub fn free(&self, is_v4: bool, cursor: &mut Cursor, taken: &BTreeSet<IpAddr>, kept: &[Range]) -> Option<IpAddr> {
         for (number, range) in self.0.iter().enumerate().skip(cursor.range) {
             let from = cursor.address.filter(|_| number == cursor.range).unwrap_or(range.first);
             if range.first.is_ipv4() == is_v4

@@ -55,7 +55,8 @@ pub fn allocate(pool: &Pool, reserved: &Reserved, services: &[Arc<Service>]) -> 
     let mut wishes = BTreeMap::new();
     for n in &ours {
         let service = &services[*n];
-        let wish = (is_balanced(service) && !meta::is_terminating(&service.metadata)).then(|| request::request(service));
+        let wish =
+            (is_balanced(service) && !meta::is_terminating(&service.metadata)).then(|| request::request(service));
         let kept = match &wish {
             Some(Ok(request)) => allocation.keep(request, held(service)),
             // It stays as it is for as long as it is there.
@@ -196,7 +197,10 @@ impl<'a> Allocation<'a> {
             }
         }
         if found.is_empty() && failures.is_empty() {
-            failures.push(format!("the pool has no addresses of the Service's families ({})", request::named(&request.families)));
+            failures.push(format!(
+                "the pool has no addresses of the Service's families ({})",
+                request::named(&request.families)
+            ));
         }
         for address in found.iter().filter(|address| !kept.contains(address)) {
             self.take(*address, &request.sharing);

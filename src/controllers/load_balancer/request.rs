@@ -95,7 +95,9 @@ fn requested(service: &Service, spec: &ServiceSpec) -> Result<Vec<IpAddr>, Strin
     let field = spec.load_balancer_ip.as_deref().filter(|ip| !ip.is_empty());
     match (field, meta::annotation(&service.metadata, ADDRESSES)) {
         (Some(_), Some(_)) => Err(format!("spec.loadBalancerIP and the annotation {ADDRESSES} are both given")),
-        (Some(ip), None) => ip.parse().map(|ip| vec![ip]).map_err(|_| format!("spec.loadBalancerIP {ip:?}: no address")),
+        (Some(ip), None) => {
+            ip.parse().map(|ip| vec![ip]).map_err(|_| format!("spec.loadBalancerIP {ip:?}: no address"))
+        }
         (None, Some(list)) => {
             // An address is at most 45 characters long, and there are two.
             let parse = |ip: &str| ip.trim().parse().map_err(|_| format!("{ADDRESSES}: {:?} is no address", cut(ip)));

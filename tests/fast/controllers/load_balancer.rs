@@ -148,7 +148,11 @@ fn what_is_given_up_is_free_once_the_status_shows_it() {
     assert_eq!(given(&outcomes), ["", "192.0.2.9 is not free yet"]);
     assert!(outcomes[1].as_ref().unwrap().waits);
     let plan = plan(&[plain(), wish()], outcomes, FROM_POOL, at(0));
-    assert_eq!(lines(&plan), ["patch services/a/status: Released 192.0.2.9"], "nothing is said to who waits for a moment");
+    assert_eq!(
+        lines(&plan),
+        ["patch services/a/status: Released 192.0.2.9"],
+        "nothing is said to who waits for a moment"
+    );
     check("192.0.2.9", &[service("a", 0, &[], json!({"spec": {"type": "ClusterIP"}})), wish()], &["", "192.0.2.9"]);
     // One that is being deleted stays as it is.
     let ending = json!({"metadata": {"deletionTimestamp": at(9).to_string(), "finalizers": ["x/y"]}});
@@ -159,7 +163,8 @@ fn what_is_given_up_is_free_once_the_status_shows_it() {
 #[test]
 fn others_addresses_are_nobodys_to_have() {
     let foreign = service("a", 0, &["192.0.2.9"], json!({"spec": {"loadBalancerClass": "example.com/lb"}}));
-    let ours = |name, held: &[&str]| service(name, 1, held, json!({"spec": {"loadBalancerClass": "podwright/load-balancer"}}));
+    let ours =
+        |name, held: &[&str]| service(name, 1, held, json!({"spec": {"loadBalancerClass": "podwright/load-balancer"}}));
     check(POOL, &[foreign, ours("b", &[])], &["-", "192.0.2.10"]);
     let names = service("a", 0, &[], json!({"spec": {"type": "ClusterIP", "externalIPs": ["192.0.2.9"]}}));
     check(POOL, &[names, ours("b", &[])], &["", "192.0.2.10"]);
@@ -204,12 +209,13 @@ fn thousands_have_addresses_of_their_own_and_a_second_look_changes_none() {
 fn the_status_has_the_addresses_and_says_why_there_are_none() {
     let pool: Pool = "192.0.2.9".parse().unwrap();
     let services = [service("a", 0, &[], json!({})), service("b", 1, &[], json!({}))];
-    let plan_of = |services: &[Arc<Service>]| plan(services, allocate(&pool, &Reserved::default(), services), FROM_POOL, at(5));
+    let plan_of =
+        |services: &[Arc<Service>]| plan(services, allocate(&pool, &Reserved::default(), services), FROM_POOL, at(5));
     let done = plan_of(&services);
-    assert_eq!(lines(&done), [
-        "patch services/a/status: Assigned 192.0.2.9",
-        "patch services/b/status: no IPv4 address of the pool is free"
-    ]);
+    assert_eq!(
+        lines(&done),
+        ["patch services/a/status: Assigned 192.0.2.9", "patch services/b/status: no IPv4 address of the pool is free"]
+    );
     let bodies: Vec<&Value> = done.writes().map(|write| &write.request.body.as_ref().unwrap()["status"]).collect();
     assert_eq!(bodies[0]["loadBalancer"], json!({"ingress": [{"ip": "192.0.2.9", "ipMode": "VIP"}]}));
     let said = |body: &Value| {

@@ -356,7 +356,11 @@ async fn an_external_address_that_is_written_as_one_of_ipv6_is_not_to_be_had() {
 async fn an_address_of_the_pool_is_no_external_ip() {
     let store = Arc::new(Memory::new());
     let open = async |config: Config| Api(Server::open(store.clone(), Env::system(), config).await.unwrap());
-    open(Config::default()).await.create("services", service("old", json!({"externalIPs": ["192.0.2.7"]}))).await.unwrap();
+    open(Config::default())
+        .await
+        .create("services", service("old", json!({"externalIPs": ["192.0.2.7"]})))
+        .await
+        .unwrap();
     let pool = Some("192.0.2.0/24".parse().unwrap());
     let api = open(Config { load_balancer_pool: pool, ..Config::default() }).await;
     for address in ["192.0.2.9", "64:ff9b::c000:209"] {
