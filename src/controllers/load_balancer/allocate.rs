@@ -13,6 +13,10 @@ use podwright_api::load_balancer::{Cursor, Pool, Range};
 use super::request::{self, Request, Sharing, external_ips, held, is_balanced, is_ours};
 use crate::meta;
 
+/// How many addresses of the pool a namespace has at most. What it may have of them is a quota's to say (`services.loadbalancers`);
+/// this bounds what nodes announce.
+const OF_NAMESPACE: usize = 1024;
+
 /// What a Service gets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
@@ -97,6 +101,8 @@ struct Allocation<'a> {
     given_up: BTreeSet<IpAddr>,
     /// The addresses that are shared, by namespace and key.
     shared: BTreeMap<(String, String), Vec<IpAddr>>,
+    /// How many each namespace has.
+    counts: BTreeMap<String, usize>,
     /// Of IPv6 and of IPv4.
     cursors: [Cursor; 2],
 }
@@ -111,6 +117,7 @@ impl<'a> Allocation<'a> {
             taken,
             given_up: BTreeSet::new(),
             shared: BTreeMap::new(),
+            counts: BTreeMap::new(),
             cursors: Default::default(),
         }
     }
@@ -154,7 +161,10 @@ impl<'a> Allocation<'a> {
         }
         match self.holders.get_mut(&address) {
             Some(Some(other)) => other.ports.extend(sharing.ports.iter().cloned()),
-            _ => drop(self.holders.insert(address, Some(sharing.clone()))),
+            _ => {
+                *self.counts.entry(sharing.namespace.clone()).or_default() += 1;
+                self.holders.insert(address, Some(sharing.clone()));
+            }
         }
     }
 
@@ -212,17 +222,29 @@ impl<'a> Allocation<'a> {
 
     fn find(&mut self, request: &Request, family: bool) -> Result<IpAddr, String> {
         if let Some(wish) = wish(request, family) {
-            return self.may_have(&wish, &request.sharing).map(|()| wish);
+            self.may_have(&wish, &request.sharing)?;
+            let is_shared = self.holders.contains_key(&wish);
+            return if is_shared { Ok(wish) } else { self.may_grow(&request.sharing.namespace).map(|()| wish) };
         }
         if let Some(shared) = self.shared_with(&request.sharing, family) {
             return Ok(shared);
         }
+        self.may_grow(&request.sharing.namespace)?;
         let cursor = &mut self.cursors[usize::from(family)];
         let free = self.pool.free(family, cursor, &self.taken, &self.reserved.ranges);
         free.ok_or_else(|| match self.pool.has_family(family) {
             true => format!("no {} address of the pool is free", request::named(&[family])),
             false => format!("the pool has no {} addresses", request::named(&[family])),
         })
+    }
+
+    fn may_grow(&self, namespace: &str) -> Result<(), String> {
+        match self.counts.get(namespace) {
+            Some(&count) if count >= OF_NAMESPACE => Err(format!(
+                "namespace {namespace} has {OF_NAMESPACE} addresses of the pool, the most that one can have"
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// An address that Services with the same key have, and that has room for these ports.

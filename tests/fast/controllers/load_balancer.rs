@@ -188,21 +188,32 @@ fn others_addresses_are_nobodys_to_have() {
 #[test]
 fn thousands_have_addresses_of_their_own_and_a_second_look_changes_none() {
     let pool: Pool = "10.9.0.0/21,2001:db8::/64".parse().unwrap();
-    let mut services: Vec<Arc<Service>> = (0..3000)
-        .map(|n| service(&format!("s{n}"), n % 7, &[], families(&["IPv4", "IPv6"], "PreferDualStack")))
-        .collect();
+    let more = |n: i64| {
+        let namespace = json!({"metadata": {"namespace": format!("of-{}", n % 10)}});
+        with(families(&["IPv4", "IPv6"], "PreferDualStack"), namespace)
+    };
+    let mut services: Vec<Arc<Service>> = (0..3000).map(|n| service(&format!("s{n}"), n % 7, &[], more(n))).collect();
     let outcomes = allocate(&pool, &Reserved::default(), &services);
     let all: Vec<_> = outcomes.iter().flatten().flat_map(|outcome| &outcome.addresses).collect();
     assert_eq!(all.len(), 2046 + 3000);
     assert_eq!(all.iter().collect::<HashSet<_>>().len(), all.len());
-    for (service, outcome) in services.iter_mut().zip(&outcomes) {
+    for ((service, outcome), n) in services.iter_mut().zip(&outcomes).zip(0..) {
         let held: Vec<String> = outcome.iter().flat_map(|o| &o.addresses).map(ToString::to_string).collect();
         let held: Vec<&str> = held.iter().map(String::as_str).collect();
         let age = service.metadata.creation_timestamp.as_ref().unwrap().0.as_second() - at(0).as_second();
         let name = service.metadata.name.clone().unwrap();
-        *service = self::service(&name, age, &held, families(&["IPv4", "IPv6"], "PreferDualStack"));
+        *service = self::service(&name, age, &held, more(n));
     }
     assert_eq!(allocate(&pool, &Reserved::default(), &services), outcomes);
+    // One namespace has no more than so many, others are not concerned.
+    let six = |n: i64| service(&format!("s{n}"), n, &[], families(&["IPv6"], "SingleStack"));
+    let mut services: Vec<Arc<Service>> = (0..1025).map(six).collect();
+    let elsewhere = with(families(&["IPv6"], "SingleStack"), json!({"metadata": {"namespace": "b"}}));
+    services.push(service("other", 2000, &[], elsewhere));
+    let outcomes = given(&allocate(&pool, &Reserved::default(), &services));
+    assert_eq!(outcomes[1023], "2001:db8::400");
+    assert_eq!(outcomes[1024], "namespace a has 1024 addresses of the pool, the most that one can have");
+    assert_eq!(outcomes[1025], "2001:db8::401");
 }
 
 #[test]
