@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use super::ProxyConfig;
 use super::announcing::Announcing;
+use super::health_checks::HealthChecks;
 use super::network_state::Compiler;
 use super::notices::{self, Notice};
 use super::objects::{Dirty, Objects};
@@ -68,6 +69,7 @@ impl Proxy {
             policies: PolicySync::new(&sources.policies, &config, network.clone()),
             compiler: Compiler::new(config, network.addresses().to_vec()),
             sources,
+            health_checks: HealthChecks::new(&network),
             drivers: Drivers::new(network, dns),
             recorder,
         };
@@ -105,6 +107,7 @@ struct Sync {
     compiler: Compiler,
     policies: PolicySync,
     drivers: Drivers,
+    health_checks: HealthChecks,
     recorder: Recorder,
     announcing: Announcing,
     announcer: Arc<Announcer>,
@@ -141,6 +144,7 @@ impl Sync {
             }
             let (mut changes, mut notices) = self.compiler.update(&self.sources, std::mem::take(&mut dirty));
             let (nodes, pods) = (self.sources.nodes.list(), self.sources.pods.list());
+            notices.extend(self.health_checks.update(&self.sources, services, &self.node).await);
             notices.extend(self.policies.update(&nodes, &pods, &mut questions, &mut changes.policies));
             self.tell(notices);
             match self.drivers.apply(changes).await {

@@ -2,6 +2,8 @@
 //! node's own.
 
 use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
     path::Path,
     time::{Duration, Instant},
 };
@@ -10,7 +12,7 @@ use crate::support::{
     TestNode,
     cluster::{Cluster, Layout},
     contains, eventually,
-    netns::{Outside, Server, ask, at},
+    netns::{Outside, Server, ask, at, within},
 };
 
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -66,6 +68,23 @@ fn tells(server: &TestNode, name: &str, text: &str) {
     });
 }
 
+/// What a node says to a load balancer in front of it.
+fn checked(from: &Path, at: SocketAddr) -> String {
+    within(from, || {
+        let mut heard = String::new();
+        let mut ask = || -> std::io::Result<()> {
+            let mut stream = TcpStream::connect_timeout(&at, Duration::from_secs(2))?;
+            stream.write_all(b"GET / HTTP/1.1\r\nHost: node\r\n\r\n")?;
+            stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+            stream.read_to_string(&mut heard).map(drop)
+        };
+        match ask() {
+            Ok(()) => heard,
+            Err(error) => error.to_string(),
+        }
+    })
+}
+
 impl Cluster {
     /// The number of the node to which the host outside sends what is for an address.
     fn announcer(&self, ip: &str) -> Option<usize> {
@@ -118,6 +137,11 @@ fn addresses_of_a_pool_are_announced_by_one_node_and_by_another_one_when_that_di
     has(server, "local", "192.168.50.104");
     answers(&outside, "192.168.50.104", "p2 192.168.50.254");
     assert_eq!(cluster.announcer("192.168.50.104"), Some(2));
+    let health = server.field(&["service", "local"], ".spec.healthCheckNodePort").parse().unwrap();
+    for (number, status) in [(1, "HTTP/1.1 503 "), (2, "HTTP/1.1 200 "), (3, "HTTP/1.1 503 ")] {
+        let at = at(&cluster.address(number), health);
+        eventually(&format!("n{number} says {status}"), TIMEOUT, || contains(&checked(&outside, at), status));
+    }
     server.apply(&balancer("some", "name: p2", ", loadBalancerSourceRanges: [203.0.113.0/24]"));
     has(server, "some", "192.168.50.105");
     assert!(ask(&outside, at("192.168.50.105", 80)).is_err(), "the host is none of those");

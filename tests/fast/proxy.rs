@@ -9,7 +9,9 @@ use k8s_openapi::api::{
     core::v1::{Node, Pod, Service},
     discovery::v1::EndpointSlice,
 };
-use podwright::proxy::{NodeContext, compile, facts, host_ports, loopback_ports, names, servers, unserved};
+use podwright::proxy::{
+    NodeContext, compile, facts, health_check, host_ports, loopback_ports, names, servers, unserved,
+};
 use podwright_net::dataplane::{Backends, Empty, NodeFacts};
 use podwright_net::forwards::Forward;
 use serde_json::json;
@@ -273,6 +275,19 @@ fn a_load_balancer_on_the_nodes_own_addresses() {
     let place = NodeContext { own: vec!["192.168.50.1".parse().unwrap()], ..NodeContext::default() };
     let whole = compile(&service, &[] as &[Arc<EndpointSlice>], &place).unwrap().whole;
     assert_eq!(whole, ["192.168.50.2".parse::<std::net::IpAddr>().unwrap()]);
+}
+
+#[test]
+fn a_load_balancer_in_front_of_the_nodes_hears_where_endpoints_are() {
+    let balancer = WEB.replace("type: ClusterIP", "type: LoadBalancer");
+    let local = with(&balancer, "externalTrafficPolicy: Local\nhealthCheckNodePort: 30099");
+    let slices: Vec<Arc<EndpointSlice>> = vec![Arc::new(serde_saphyr::from_str(SLICE).unwrap())];
+    let check = |service: &str, node: &str| health_check(&serde_saphyr::from_str(service).unwrap(), &slices, node);
+    assert_eq!(check(&local, "a"), Some((30099, 1)));
+    assert_eq!(check(&local, "b"), Some((30099, 1)), "of two that one which is ready");
+    assert_eq!(check(&local, "c"), Some((30099, 0)));
+    assert_eq!(check(&local.replace("Local", "Cluster"), "a"), None);
+    assert_eq!(check(&local.replace("LoadBalancer", "NodePort"), "a"), None);
 }
 
 #[test]
