@@ -94,12 +94,8 @@ pub fn announces(view: &View, own: &str, address: &IpAddr, candidates: &BTreeSet
     heard.max().is_some_and(|(.., name)| name == own)
 }
 
-/// Names that differ in their last letter have hashes that differ in few bits: they are mixed (as splitmix64 does).
 fn hash(name: &str, address: &IpAddr) -> u64 {
-    let mut hash = fnv(format!("{name} {address}").as_bytes());
-    hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    hash ^ (hash >> 31)
+    fnv(format!("{name} {address}").as_bytes())
 }
 
 #[cfg(test)]
