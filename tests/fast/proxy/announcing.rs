@@ -1,6 +1,7 @@
 //! Which nodes may announce which addresses of load balancers.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use k8s_openapi::api::{
@@ -95,7 +96,7 @@ impl World {
 }
 
 fn told(wanted: Option<Wanted>) -> Vec<String> {
-    let one = |(address, names): (_, Arc<BTreeSet<String>>)| {
+    let one = |(address, names): (IpAddr, Arc<BTreeSet<String>>)| {
         format!("{address}: {}", names.iter().cloned().collect::<Vec<_>>().join(" "))
     };
     wanted.into_iter().flat_map(|wanted| wanted.addresses.into_iter().map(one)).collect()
