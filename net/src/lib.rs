@@ -8,6 +8,7 @@
 //! - [`overlay`]: the way to other nodes' Pods, decided purely; [`links`] makes it.
 //! - [`cni`]: the same by plugins, other programs, instead.
 //! - [`dataplane`]: Services as map elements of one nftables table a family.
+//! - [`announce`]: addresses of Services on the node's links: one node answers for each by ARP and neighbour discovery.
 //! - [`dns`]: the cluster's names, answered on the node.
 //! - [`forwards`]: ports of loopback forwarded to Pods.
 //! - [`state`]: the desired state of all that, as one value; [`drivers`] apply its changes.
@@ -21,6 +22,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod announce;
 pub mod cni;
 pub mod dataplane;
 pub mod dns;

@@ -29,11 +29,13 @@ use crate::{Error, Result};
 
 mod count;
 mod new_netns;
+mod packet;
 mod route;
 mod watch;
 
 pub use count::has_more_than;
 pub use new_netns::new_netns;
+pub use packet::{Discovery, Frames, LONGEST, Received, Uplink, uplinks};
 pub use route::Route;
 pub use watch::Watch;
 

@@ -27,6 +27,7 @@ pub mod instruments;
 pub mod int_or_string;
 pub mod jsonpath;
 pub mod kinds;
+pub mod load_balancer;
 pub mod managed_fields;
 pub mod metrics;
 pub mod namespace_identity;

@@ -25,7 +25,7 @@ use super::profiles::Profiles;
 use super::requests::RequestArgs;
 use super::store::StoreArgs;
 use crate::{
-    api::{Env, yaml},
+    api::{Env, load_balancer::LoadBalancing, yaml},
     client::{
         self, Client, Informers,
         elector::{Election, Times},
@@ -55,6 +55,11 @@ pub struct ControlPlaneArgs {
     /// CIDR ranges from which to assign Service cluster IPs; two for dual-stack
     #[arg(long, value_delimiter = ',', default_value = "10.96.0.0/16", value_name = "CIDR")]
     pub service_cidr: Vec<IpNet>,
+    /// Addresses of Services of type LoadBalancer: ranges separated by commas, as
+    /// 192.0.2.0/24,198.51.100.10-198.51.100.20,2001:db8::/64, which nodes announce on their links by ARP and neighbour discovery;
+    /// nodes: the addresses of the nodes themselves; none: something else gives Services their addresses
+    #[arg(long, value_name = "RANGES", default_value = "nodes")]
+    pub load_balancer_pool: LoadBalancing,
     /// Amount of time that a node may be unresponsive before it is marked unhealthy; several times the 10 seconds
     /// between its heartbeats
     #[arg(long, value_name = "DURATION", default_value = "50s", value_parser = duration)]
@@ -172,11 +177,28 @@ impl ControlPlaneArgs {
         self.read_once().chain(self.read_again()).try_for_each(|(flag, file)| private::named(flag, file, owner))
     }
 
-    /// Refuses ranges without room for the cluster's DNS Service, wherever nodes answer.
+    /// Refuses ranges without room for the cluster's DNS Service, wherever nodes answer, and a pool that has addresses of others.
     pub fn check_ranges(&self) -> anyhow::Result<()> {
         let dns = server::default_dns_address(&self.service_cidr);
-        dns.map(drop)
-            .context("--service-cidr: the first range has no tenth address for the Service kube-dns; give a larger one")
+        dns.context(
+            "--service-cidr: the first range has no tenth address for the Service kube-dns; give a larger one",
+        )?;
+        let Some(pool) = self.load_balancer_pool.pool() else { return Ok(()) };
+        for (flag, ranges) in [("--cluster-cidr", &self.cluster_cidr), ("--service-cidr", &self.service_cidr)] {
+            if let Some(range) = pool.overlapping(ranges) {
+                anyhow::bail!("--load-balancer-pool: it has addresses of {range} ({flag})");
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a pool that has an address on which nodes answer DNS.
+    fn check_pool(&self, cluster_dns: &[IpAddr]) -> anyhow::Result<()> {
+        let pool = self.load_balancer_pool.pool();
+        let inside = cluster_dns.iter().find(|address| pool.is_some_and(|pool| pool.contains(address)));
+        inside.map_or(Ok(()), |address| {
+            anyhow::bail!("--load-balancer-pool: it has the address {address} of the cluster's DNS (--cluster-dns)")
+        })
     }
 }
 
@@ -304,6 +326,7 @@ impl ControlPlane {
         let scheduling = args.scheduler_config.as_deref().map(scheduler_config).transpose()?.unwrap_or_default();
         let scheduling = Arc::new(scheduling);
         let (disabled_admission, authorization) = (args.disabled_admission()?, args.authorization()?);
+        args.check_pool(cluster_dns)?;
         controllers::check(controllers::CONTROLLERS)?;
         // 1. The store.
         private::tighten(paths, None)?;
@@ -329,6 +352,8 @@ impl ControlPlane {
             unreachable: args.default_unreachable_toleration_seconds,
         };
         let pod_security = args.admission_control_config_file.as_deref().map(pod_security).transpose()?;
+        let pod_security = pod_security.unwrap_or_default();
+        let host_ports = pod_security.allows_host_ports();
         let mut config = server::Config {
             disabled_admission,
             authorization,
@@ -338,7 +363,8 @@ impl ControlPlane {
             tokens,
             oidc,
             toleration_seconds,
-            pod_security: pod_security.unwrap_or_default(),
+            pod_security,
+            load_balancer_pool: args.load_balancer_pool.pool().cloned(),
             encryption,
             audit: args.requests.audit(&env)?,
             limits: args.requests.limits()?,
@@ -377,6 +403,8 @@ impl ControlPlane {
             large_cluster_size: args.large_cluster_size_threshold,
             unhealthy_zone_threshold: args.unhealthy_zone_threshold,
             autoscaling: args.autoscaling.settings(),
+            load_balancing: args.load_balancer_pool.clone(),
+            pod_security_level: if host_ports { "privileged" } else { "baseline" }.to_owned(),
             ..controllers::Config::default()
         };
         let identity = match args.leader_elect || args.store.is_shared() {
@@ -468,6 +496,32 @@ mod tests {
     struct Argv {
         #[command(flatten)]
         control_plane: ControlPlaneArgs,
+    }
+
+    #[test]
+    fn the_pool_has_nobody_elses_addresses() {
+        let check = |given: &[&str]| {
+            let argv = Argv::try_parse_from([&["podwright"], given].concat()).map_err(|why| why.to_string())?;
+            let args = argv.control_plane;
+            args.check_ranges().map_err(|why| why.to_string())?;
+            args.check_pool(&["192.0.2.53".parse().unwrap()]).map_err(|why| why.to_string())
+        };
+        check(&[]).unwrap();
+        check(&["--load-balancer-pool", "none"]).unwrap();
+        check(&["--load-balancer-pool", "198.51.100.10-198.51.100.20,2001:db8::/64"]).unwrap();
+        for (pool, why) in [
+            ("10.0.0.0/8", "--load-balancer-pool: it has addresses of 10.244.0.0/16 (--cluster-cidr)"),
+            ("10.96.255.1", "--load-balancer-pool: it has addresses of 10.96.0.0/16 (--service-cidr)"),
+            (
+                "192.0.2.0/24",
+                "--load-balancer-pool: it has the address 192.0.2.53 of the cluster's DNS (--cluster-dns)",
+            ),
+            ("192.0.2.9-192.0.2.1", "the first address is behind the last"),
+            ("here", "here: expected an address, a CIDR, or two addresses as FIRST-LAST"),
+        ] {
+            let error = check(&["--load-balancer-pool", pool]).unwrap_err();
+            assert!(error.contains(why), "{pool}: {error}");
+        }
     }
 
     #[test]

@@ -28,6 +28,7 @@ pub mod history;
 pub mod horizontal_pod_autoscaler;
 pub mod job;
 pub mod live_reads;
+pub mod load_balancer;
 pub mod meta;
 pub mod metadata_informers;
 pub mod namespace;
@@ -69,7 +70,7 @@ pub use live_reads::LiveReads;
 use metadata_informers::Item;
 pub use metadata_informers::MetadataInformers;
 pub use plan::Plan;
-use podwright_api::Env;
+use podwright_api::{Env, load_balancer::LoadBalancing};
 use podwright_client::{Client, Informers, Key, Recorder};
 use short_lives::Maker;
 use watches::Watches;
@@ -107,6 +108,7 @@ pub static CONTROLLERS: &[Row] = &[
     endpoint_slice::ROW,
     endpoints::ROW,
     endpoint_mirror::ROW,
+    load_balancer::ROW,
     namespace::ROW,
     garbage::ROW,
     service_account::ROW,
@@ -166,6 +168,10 @@ pub struct Config {
     pub autoscaling: horizontal_pod_autoscaler::Settings,
     /// The server's CA for Pods, in PEM, published to every namespace.
     pub root_ca: Option<String>,
+    /// Where Services of type LoadBalancer get their addresses.
+    pub load_balancing: LoadBalancing,
+    /// The Pod Security level that is enforced in namespaces that name none.
+    pub pod_security_level: String,
 }
 
 impl Default for Config {
@@ -189,6 +195,8 @@ impl Default for Config {
             terminated_pods: 12_500,
             autoscaling: Default::default(),
             root_ca: None,
+            load_balancing: LoadBalancing::default(),
+            pod_security_level: "privileged".to_owned(),
         }
     }
 }

@@ -43,8 +43,12 @@ pub fn compile(
         return None;
     }
     let cluster_ips = addresses(spec.cluster_ips.as_deref().unwrap_or_default());
-    let mut external = [external_ips(spec), balancer_addresses(service)].concat();
+    let (host, balancers): (Vec<_>, Vec<_>) =
+        balancer_addresses(service).into_iter().partition(|address| place.own.contains(address));
+    let mut external = [external_ips(spec), balancers].concat();
     external.retain(|address| may_lead_in(address, &place.dns));
+    let mut whole = given_addresses(service);
+    whole.retain(|address| external.contains(address));
     let mut ports = Vec::new();
     for family in Family::ALL {
         let of_family = |all: &[IpAddr]| all.iter().copied().filter(|a| Family::of(a) == family).collect::<Vec<_>>();
@@ -52,7 +56,7 @@ pub fn compile(
         if own.is_empty() {
             continue;
         }
-        let outer = of_family(&external);
+        let (outer, host) = (of_family(&external), of_family(&host));
         let found_ports = Ports::of(slices, family);
         for port in spec.ports.iter().flatten() {
             let mut found = match place.answers_itself(service) {
@@ -64,11 +68,11 @@ pub fn compile(
                 u16::try_from(port.port).is_ok_and(|port| grants(service, address, port, &place.dns))
             };
             let own: Vec<IpAddr> = own.iter().filter(granted).copied().collect();
-            ports.extend(compile_port(spec, port, family, own, outer.clone(), &found));
+            ports.extend(compile_port(spec, port, family, [own, outer.clone(), host.clone()], &found));
         }
     }
     let tenant = service.metadata.namespace.clone().unwrap_or_default();
-    (!ports.is_empty()).then(|| dataplane::Service { seniority: seniority(&service.metadata), tenant, ports })
+    (!ports.is_empty()).then(|| dataplane::Service { seniority: seniority(&service.metadata), tenant, ports, whole })
 }
 
 /// The age of an object.
@@ -84,8 +88,7 @@ fn compile_port(
     spec: &ServiceSpec,
     port: &ApiPort,
     family: Family,
-    cluster_ips: Vec<IpAddr>,
-    external_ips: Vec<IpAddr>,
+    [cluster_ips, external_ips, host_ips]: [Vec<IpAddr>; 3],
     found: &[Candidate],
 ) -> Option<ServicePort> {
     let name = port.name.clone().unwrap_or_default();
@@ -94,14 +97,14 @@ fn compile_port(
     let inside = local(&spec.internal_traffic_policy);
     let has_node_port = matches!(spec.type_.as_deref(), Some("NodePort" | "LoadBalancer"));
     let node_port = port.node_port.filter(|_| has_node_port).and_then(|p| u16::try_from(p).ok()).filter(|p| *p > 0);
-    let is_external = node_port.is_some() || !external_ips.is_empty();
+    let is_external = node_port.is_some() || !external_ips.is_empty() || !host_ips.is_empty();
     Some(ServicePort {
         family,
         protocol: protocol(port.protocol.as_deref())?,
         port: number,
         cluster_ips,
         external_ips,
-        host_ips: Vec::new(),
+        host_ips,
         node_port,
         internal: if inside { on_this_node(found) } else { everywhere(found) },
         external: (is_external && inside).then(|| everywhere(found)),
@@ -150,6 +153,14 @@ pub(super) fn balancer_addresses(service: &Service) -> Vec<IpAddr> {
     let ingress = status.and_then(|l| l.ingress.as_deref()).unwrap_or_default();
     let direct = ingress.iter().filter(|i| i.ip_mode.as_deref() != Some("Proxy"));
     direct.filter_map(|i| i.ip.as_deref()?.parse().ok()).collect()
+}
+
+/// Those of them that a controller says are the Service's alone: where `ipMode` is unset, something else may be there as well.
+fn given_addresses(service: &Service) -> Vec<IpAddr> {
+    let status = service.status.as_ref().and_then(|s| s.load_balancer.as_ref());
+    let ingress = status.and_then(|l| l.ingress.as_deref()).unwrap_or_default();
+    let whole = ingress.iter().filter(|i| i.ip_mode.as_deref() == Some("VIP"));
+    whole.filter_map(|i| i.ip.as_deref()?.parse().ok()).collect()
 }
 
 /// The valid addresses: not `None` (headless) or the empty string.

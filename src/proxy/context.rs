@@ -22,6 +22,8 @@ pub struct NodeContext {
     pub dns: Vec<IpAddr>,
     /// Where this node accepts calls of the Service `kubernetes` itself: its only endpoints here, if any.
     pub api: Vec<SocketAddr>,
+    /// The node's own addresses: without a pool they are those of load balancers.
+    pub own: Vec<IpAddr>,
 }
 
 impl NodeContext {

@@ -21,7 +21,12 @@ pub fn host_ports(pod: &Pod, dns: &[IpAddr]) -> Option<dataplane::Service> {
     let served = wanted(pod).filter(|port| !port.is_on_loopback() && may_lead(port));
     let ports: Vec<ServicePort> = served.map(service_port).collect();
     let tenant = pod.metadata.namespace.clone().unwrap_or_default();
-    (!ports.is_empty()).then(|| dataplane::Service { seniority: seniority(&pod.metadata), tenant, ports })
+    (!ports.is_empty()).then(|| dataplane::Service {
+        seniority: seniority(&pod.metadata),
+        tenant,
+        ports,
+        whole: Vec::new(),
+    })
 }
 
 /// The agent's forwards from loopback to the Pod.

@@ -8,18 +8,21 @@
 //!  Service, EndpointSlices --compile, names--.
 //!  this node's Pods --host_ports--------------+--> NetworkState --Changes--> net::drivers --> tables, DNS, loopback
 //!  Nodes --facts-----------------------------+     (what is wanted)               |
+//!  LoadBalancers --announcing--> net::announce: who answers for their addresses   |
 //!  NetworkPolicies, all Pods --policy--------'                                    |
 //!                                                                                 '--> Notices: what is not to be had
 //! ```
 
 #![forbid(unsafe_code)]
 
+mod announcing;
 mod compile;
 mod config;
 mod context;
 mod endpoints;
 mod external;
 mod facts;
+mod health_checks;
 mod host_ports;
 mod names;
 mod network_state;
@@ -32,11 +35,13 @@ mod shares;
 mod sources;
 mod sync;
 
+pub use announcing::Announcing;
 pub use compile::compile;
 pub use config::ProxyConfig;
 pub use context::NodeContext;
 pub use external::{OccupiedAddresses, Told, Unserved, unserved_addresses};
 pub use facts::{facts, node_addresses, servers};
+pub use health_checks::health_check;
 pub use host_ports::{host_ports, loopback_ports, unserved};
 pub use names::names;
 pub use network_state::Compiler;

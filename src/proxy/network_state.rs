@@ -37,7 +37,7 @@ impl Compiler {
     pub fn new(config: ProxyConfig, addresses: Vec<IpAddr>) -> Compiler {
         let (node, dns, api) = (config.node.clone(), config.dns.clone(), config.api.clone());
         Compiler {
-            context: NodeContext { node, zone: None, dns, api },
+            context: NodeContext { node, zone: None, dns, api, own: addresses.clone() },
             config,
             addresses,
             shares: Shares::default(),
@@ -50,7 +50,7 @@ impl Compiler {
     /// Compiles what has changed; returns the network's changes and the notices to send.
     pub fn update(&mut self, objects: &impl Objects, mut dirty: Dirty) -> (Changes, Vec<Notice>) {
         let mut changes = Changes::default();
-        // 1. The node: in another zone, other endpoints may be meant for it.
+        // 1. The node: in another zone, other endpoints may be meant for it, and its addresses may be those of Services.
         if dirty.nodes && self.moved(objects) {
             dirty.services.extend(objects.services().iter().map(|service| Key::of(&**service)));
         }
@@ -87,7 +87,10 @@ impl Compiler {
     fn moved(&mut self, objects: &impl Objects) -> bool {
         let node = objects.node(&self.config.node);
         let zone = node.and_then(|node| node.metadata.labels.as_ref()?.get(ZONE).cloned());
-        std::mem::replace(&mut self.context.zone, zone) != self.context.zone
+        let own = self.own_addresses(objects);
+        let moved = zone != self.context.zone || own != self.context.own;
+        (self.context.zone, self.context.own) = (zone, own);
+        moved
     }
 
     /// Changed facts may permit other addresses.

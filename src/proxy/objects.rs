@@ -58,6 +58,11 @@ impl Dirty {
             self.pods.insert(delta.key);
         }
     }
+    /// The Services that may be others than before, and whether Nodes may.
+    pub(super) fn looked_at(&self) -> (BTreeSet<Key>, bool) {
+        (self.services.clone(), self.nodes)
+    }
+
     pub fn nodes(&mut self) {
         self.nodes = true;
     }

@@ -1,6 +1,7 @@
 //! The proxy's inputs from the API: informers and their events.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -14,6 +15,8 @@ use super::policy::PolicySources;
 /// The proxy's informers.
 #[derive(Clone)]
 pub struct Sources {
+    /// To find out whether the server is there.
+    pub(super) client: Client,
     pub services: Informer<Service>,
     /// Index: [`Informers::BY_SERVICE`].
     pub endpoint_slices: Informer<EndpointSlice>,
@@ -27,6 +30,7 @@ impl Sources {
     /// Starts the informers of a node, except that of its Pods. Must be called inside a tokio runtime.
     pub fn start(client: Client, node: &str, pods: Informer<Pod>) -> Sources {
         Sources {
+            client: client.clone(),
             services: Informer::builder(client.clone()).start(),
             endpoint_slices: Informer::builder(client.clone())
                 .index(Informers::BY_SERVICE, |slice: &EndpointSlice| {
@@ -45,6 +49,18 @@ impl Sources {
         self.nodes.synced().await;
         self.pods.synced().await;
         self.policies.policies.synced().await;
+    }
+}
+
+impl Sources {
+    /// Whether the server answers. It is asked for what every node may read: its own Node.
+    pub(super) async fn is_connected(&self, node: &str, within: Duration) -> bool {
+        let asked = self.client.within(within);
+        match asked.get::<Node>(None, node).await {
+            Ok(_) => true,
+            // It is there, and says so.
+            Err(status) => status.is_not_found(),
+        }
     }
 }
 

@@ -8,12 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use podwright_client::{Recorder, reference};
+use podwright_net::announce::{Announced, Announcer};
 use podwright_net::drivers::{Applied, Drivers};
 use podwright_net::{Network, NodeNetns, dns};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 use super::ProxyConfig;
+use super::announcing::Announcing;
+use super::health_checks::HealthChecks;
 use super::network_state::Compiler;
 use super::notices::{self, Notice};
 use super::objects::{Dirty, Objects};
@@ -23,12 +27,15 @@ use super::sources::{Events, Sources};
 
 /// The retry delay after the kernel refused.
 const RETRY: Duration = Duration::from_secs(1);
+/// How often the server is asked whether it is there, while addresses are announced, and how long it may be silent.
+const ASKED: Duration = Duration::from_secs(2);
+const SILENT: Duration = Duration::from_secs(8);
 
 /// The running proxy of one node. It ends when dropped; what it loaded stays.
 pub struct Proxy {
     synced: watch::Receiver<bool>,
     gate: Gate,
-    tasks: [AbortHandle; 2],
+    tasks: [AbortHandle; 3],
 }
 
 impl Drop for Proxy {
@@ -49,16 +56,25 @@ impl Proxy {
     ) -> Proxy {
         let (synced, receiver) = watch::channel(false);
         let (gate, questions) = Gate::new();
+        let announcer = Arc::new(Announcer::start(network.netns().clone(), &config.node));
+        let asking = ask(announcer.clone(), sources.clone(), config.node.clone());
+        let asking = tokio::spawn(asking).abort_handle();
         let shares = tokio::spawn(network.clone().keep_shares_for_ever()).abort_handle();
         let sync = Sync {
+            announced: announcer.announced(),
+            announcer,
+            announcing: Announcing::default(),
+            told: Announced::new(),
+            node: config.node.clone(),
             policies: PolicySync::new(&sources.policies, &config, network.clone()),
             compiler: Compiler::new(config, network.addresses().to_vec()),
             sources,
+            health_checks: HealthChecks::new(&network),
             drivers: Drivers::new(network, dns),
             recorder,
         };
         let sync = tokio::spawn(sync.run(synced, questions)).abort_handle();
-        Proxy { synced: receiver, gate, tasks: [sync, shares] }
+        Proxy { synced: receiver, gate, tasks: [sync, shares, asking] }
     }
 
     /// Where Pods wait until their policies are in force.
@@ -91,7 +107,26 @@ struct Sync {
     compiler: Compiler,
     policies: PolicySync,
     drivers: Drivers,
+    health_checks: HealthChecks,
     recorder: Recorder,
+    announcing: Announcing,
+    announcer: Arc<Announcer>,
+    /// What this node announces, and what has been said of it.
+    announced: watch::Receiver<Announced>,
+    told: Announced,
+    node: String,
+}
+
+/// Tells the announcer whether the server is there, for as long as it announces something.
+async fn ask(announcer: Arc<Announcer>, sources: Sources, node: String) {
+    let mut last = Instant::now();
+    loop {
+        tokio::time::sleep(ASKED).await;
+        if !announcer.is_busy() || sources.is_connected(&node, ASKED).await {
+            last = Instant::now();
+        }
+        announcer.set_connected(last.elapsed() < SILENT);
+    }
 }
 
 impl Sync {
@@ -103,8 +138,13 @@ impl Sync {
         let mut dirty = Dirty::everything(&self.sources);
         loop {
             events.drain(&mut dirty);
+            let (services, are_nodes) = dirty.looked_at();
+            if let Some(wanted) = self.announcing.update(&self.sources, &services, are_nodes) {
+                self.announcer.want(wanted);
+            }
             let (mut changes, mut notices) = self.compiler.update(&self.sources, std::mem::take(&mut dirty));
             let (nodes, pods) = (self.sources.nodes.list(), self.sources.pods.list());
+            notices.extend(self.health_checks.update(&self.sources, services, &self.node).await);
             notices.extend(self.policies.update(&nodes, &pods, &mut questions, &mut changes.policies));
             self.tell(notices);
             match self.drivers.apply(changes).await {
@@ -135,11 +175,29 @@ impl Sync {
                 more = events.next(dirty) => return more,
                 () = self.policies.next(questions) => return true,
                 () = self.drivers.due() => {}
+                Ok(()) = self.announced.changed() => {
+                    self.tell_of_announced();
+                    continue;
+                }
             }
             if self.drivers.try_again().await {
                 return true;
             }
         }
+    }
+
+    /// Says in Services' events which addresses this node has come to announce.
+    fn tell_of_announced(&mut self) {
+        let now = self.announced.borrow_and_update().clone();
+        let new = now.iter().filter(|(address, _)| !self.told.contains_key(address));
+        for (address, links) in new.take(notices::MOST) {
+            let links: Vec<&str> = links.iter().map(String::as_str).collect();
+            let message = format!("announcing {address} from node {:?} on {}", self.node, links.join(", "));
+            for service in self.announcing.services_of(address).filter_map(|key| self.sources.service(key)) {
+                self.recorder.normal(reference(&*service), "NodeAssigned", message.clone());
+            }
+        }
+        self.told = now;
     }
 
     fn tell(&self, notices: Vec<Notice>) {

@@ -206,6 +206,7 @@ pub(super) fn refuse_taken(
     old: Option<&Object>,
     new: &Object,
 ) -> Result<(), Status> {
+    refuse_of_pool(server, call, old, new)?;
     let (ways, known) = (Ways::of(new), old.map(Ways::of).unwrap_or_default());
     // Validation refuses this many anyway.
     let named = new.0["spec"]["externalIPs"].as_array().map_or(0, Vec::len);
@@ -219,6 +220,24 @@ pub(super) fn refuse_taken(
         Some((address, (protocol, port), _)) => {
             let why = format!("{} port {port} of it leads to a Service of another namespace already", protocol.name());
             let cause = bad_value("spec.externalIPs", &Value::from(address.to_string()), &why);
+            Err(call.invalid(new.name(), vec![cause]))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Refuses a Service that newly names an address of the pool as its own: those are given out.
+fn refuse_of_pool(server: &Server, call: &ResolvedRequest, old: Option<&Object>, new: &Object) -> Result<(), Status> {
+    let Some(pool) = &server.config.load_balancer_pool else { return Ok(()) };
+    let named = |service: &Object| -> BTreeSet<IpAddr> {
+        let list = service.0["spec"]["externalIPs"].as_array().into_iter().flatten();
+        plain(list.filter_map(Value::as_str)).collect()
+    };
+    let known = old.map(named).unwrap_or_default();
+    match named(new).difference(&known).find(|address| pool.contains(address)) {
+        Some(address) => {
+            let why = "it is in the pool of load balancer addresses; a Service of type LoadBalancer asks for it";
+            let cause = bad_value("spec.externalIPs", &Value::from(address.to_string()), why);
             Err(call.invalid(new.name(), vec![cause]))
         }
         None => Ok(()),

@@ -34,6 +34,7 @@ use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
 use podwright_api::kinds::{Storage, registry::Kinds};
+use podwright_api::load_balancer::Pool;
 use podwright_api::request::Body;
 use podwright_api::rpc::Session;
 use podwright_api::spans::Span;
@@ -171,6 +172,8 @@ pub struct Config {
     pub limits: Limits,
     /// The ranges of Pods' addresses: no node may report one of these, nor one of `service_cidrs`, as its own.
     pub cluster_cidrs: Vec<ipnet::IpNet>,
+    /// The addresses that are given to Services of type LoadBalancer, if there are such: no Service names one as its own otherwise.
+    pub load_balancer_pool: Option<Pool>,
     /// The TLS listen addresses, and how far the process is confined: reported to clients that ask for its protections.
     pub listening: Vec<std::net::SocketAddr>,
     pub confinement: Confinement,
@@ -209,6 +212,7 @@ impl Default for Config {
             audit: None,
             limits: Limits::default(),
             cluster_cidrs: Vec::new(),
+            load_balancer_pool: None,
             listening: Vec::new(),
             confinement: Confinement::default(),
             local_storage_class: false,

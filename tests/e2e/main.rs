@@ -30,6 +30,7 @@ mod kubectl;
 mod large_requests;
 mod leader;
 mod limits;
+mod load_balancers;
 mod local_volumes;
 mod log_floods;
 mod main_path;

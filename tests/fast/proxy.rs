@@ -9,11 +9,14 @@ use k8s_openapi::api::{
     core::v1::{Node, Pod, Service},
     discovery::v1::EndpointSlice,
 };
-use podwright::proxy::{NodeContext, compile, facts, host_ports, loopback_ports, names, servers, unserved};
+use podwright::proxy::{
+    NodeContext, compile, facts, health_check, host_ports, loopback_ports, names, servers, unserved,
+};
 use podwright_net::dataplane::{Backends, Empty, NodeFacts};
 use podwright_net::forwards::Forward;
 use serde_json::json;
 
+mod announcing;
 mod external;
 mod hints;
 mod policies;
@@ -29,12 +32,16 @@ fn check(service: &str, slices: &[&str], expected: Expect) {
         zone: Some("east".to_owned()),
         dns: vec!["10.96.0.10".parse().unwrap()],
         api: vec!["192.0.2.1:6443".parse().unwrap()],
+        own: vec!["192.168.50.1".parse().unwrap()],
     };
     let mut text = String::new();
     for port in compile(&service, &slices, &place).iter().flat_map(|s| &s.ports) {
         let _ = write!(text, "{:?} {} {:?}", port.family, port.protocol.name(), port.name);
         for address in port.cluster_ips.iter().chain(&port.external_ips) {
             let _ = write!(text, " {address}:{}", port.port);
+        }
+        for address in &port.host_ips {
+            let _ = write!(text, " here {address}:{}", port.port);
         }
         let _ = port.node_port.map(|p| write!(text, " node port {p}"));
         let _ = port.affinity.map(|a| write!(text, " affinity {}s", a.as_secs()));
@@ -242,6 +249,45 @@ fn load_balancer() {
         web.default.svc.cluster.local 10.96.0.7
     "#]],
     );
+}
+
+/// Without a pool a load balancer's address is a node's: on that node it is one of its own ports, elsewhere an address like others.
+#[test]
+fn a_load_balancer_on_the_nodes_own_addresses() {
+    let balancer = WEB.replace("type: ClusterIP", "type: LoadBalancer");
+    let balancer = with(&balancer, "externalTrafficPolicy: Local");
+    let ingress = "[{ip: 192.168.50.1, ipMode: VIP}, {ip: 192.168.50.2, ipMode: VIP}, {ip: 198.51.100.7}]";
+    let service = format!("{balancer}status: {{loadBalancer: {{ingress: {ingress}}}}}\n");
+    check(
+        &service,
+        &[SLICE],
+        expect![[r#"
+        V4 tcp "http" 10.96.0.7:80 192.168.50.2:80 198.51.100.7:80 here 192.168.50.1:80
+          internal: 10.244.1.2:8080 10.244.2.2:8080 else refuse
+          outside: 10.244.1.2:8080 else drop
+        7.0.96.10.in-addr.arpa = web.default.svc.cluster.local
+        _http._tcp.web.default.svc.cluster.local [100 web.default.svc.cluster.local]:80
+        web.default.svc.cluster.local 10.96.0.7
+    "#]],
+    );
+    // Where it is said that nothing else is there: what no Service has of it is refused.
+    let service: Service = serde_saphyr::from_str(&service).unwrap();
+    let place = NodeContext { own: vec!["192.168.50.1".parse().unwrap()], ..NodeContext::default() };
+    let whole = compile(&service, &[] as &[Arc<EndpointSlice>], &place).unwrap().whole;
+    assert_eq!(whole, ["192.168.50.2".parse::<std::net::IpAddr>().unwrap()]);
+}
+
+#[test]
+fn a_load_balancer_in_front_of_the_nodes_hears_where_endpoints_are() {
+    let balancer = WEB.replace("type: ClusterIP", "type: LoadBalancer");
+    let local = with(&balancer, "externalTrafficPolicy: Local\nhealthCheckNodePort: 30099");
+    let slices: Vec<Arc<EndpointSlice>> = vec![Arc::new(serde_saphyr::from_str(SLICE).unwrap())];
+    let check = |service: &str, node: &str| health_check(&serde_saphyr::from_str(service).unwrap(), &slices, node);
+    assert_eq!(check(&local, "a"), Some((30099, 1)));
+    assert_eq!(check(&local, "b"), Some((30099, 1)), "of two that one which is ready");
+    assert_eq!(check(&local, "c"), Some((30099, 0)));
+    assert_eq!(check(&local.replace("Local", "Cluster"), "a"), None);
+    assert_eq!(check(&local.replace("LoadBalancer", "NodePort"), "a"), None);
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod image_pulls;
 mod image_registry;
 mod local_volumes;
 mod memory_volumes;
+mod net_announce;
 mod net_carriers;
 mod net_conflicts;
 mod net_dns;

@@ -73,7 +73,12 @@ impl Cluster {
     /// Starts that many nodes, each with more arguments; they are ready, and have the tests' image, when this returns. To the server all
     /// are root.
     pub fn start(count: usize, layout: Layout, args: &[&str]) -> Cluster {
-        Cluster::of(count, layout, args, &[], TestNode::agent_with)
+        Cluster::start_with(count, layout, args, &[])
+    }
+
+    /// The same, with arguments for the control plane alone.
+    pub fn start_with(count: usize, layout: Layout, args: &[&str], control_plane: &[&str]) -> Cluster {
+        Cluster::of(count, layout, args, control_plane, TestNode::agent_with)
     }
 
     /// The same with agents that have joined by TLS: to the server each is its own node, and nothing more.

@@ -33,6 +33,8 @@ const MAPS: &[(&str, &str)] = &[
     ("external-ips", "map { type ADDR . inet_proto . inet_service : mark; }"),
     // of the node's own addresses
     ("host-ports", "map { type ADDR . inet_proto . inet_service : mark; }"),
+    // load balancers' addresses: nothing but Services is there
+    ("balancers", "set { type ADDR; }"),
     ("node-ports", "map { type inet_proto . inet_service : mark; }"),
     // id -> the id for callers outside the cluster
     ("outside", "map { type mark : mark; }"),
@@ -131,19 +133,21 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
             // Users who can write a Service may claim any address: those of Pods, nodes, servers and other Services are excluded.
             "IP daddr != @cluster-net IP daddr != @other-nodes IP daddr != @servers IP daddr != @service-net ct mark set IP daddr . meta l4proto . th dport map @external-ips goto external-address",
             // Whatever a Pod specifies as its hostIP: other nodes' addresses are excluded.
-            "IP daddr != LOOPBACK IP daddr != @service-net fib daddr type local ct mark set IP daddr . meta l4proto . th dport map @host-ports goto external",
+            "IP daddr != LOOPBACK IP daddr != @service-net fib daddr type local ct mark set IP daddr . meta l4proto . th dport map @host-ports goto external-address",
             // The cluster's DNS is on an address of the node, but does not expose the node's ports.
             "IP daddr != LOOPBACK IP daddr != @service-net fib daddr type local ct mark set meta l4proto . th dport map @node-ports goto external",
         ],
     ),
     ("refuse", "", &["meta l4proto tcp reject with tcp reset", "reject with ICMP port-unreachable"]),
-    // A Service address without endpoints, or an unclaimed port of it.
+    // A Service address without endpoints, or an unclaimed port of it. The node that announces a load balancer's address is where
+    // its packets come to: forwarded to a router, they would come back, until their hops are used up.
     (
         "refuse-service",
         "",
         &[
             "ct mark @refused ct status & dnat != dnat goto refuse",
             "IP daddr @service-net fib daddr type != local goto refuse",
+            "IP daddr @balancers IP daddr != @cluster-net IP daddr != @other-nodes IP daddr != @servers goto refuse",
         ],
     ),
     ("nat-prerouting", "type nat hook prerouting priority dstnat;", &["goto service"]),

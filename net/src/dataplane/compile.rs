@@ -54,6 +54,9 @@ pub fn compile(key: &str, service: &Service, before: Option<&Compiled>, ids: &mu
         }
         frontends(port, internal, external, &mut out);
     }
+    for address in &service.whole {
+        out.put(Family::of(address), Map::Balancers, Key::Address(*address), Value::None);
+    }
     out
 }
 

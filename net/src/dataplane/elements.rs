@@ -28,6 +28,8 @@ pub enum Map {
     ExternalIps,
     HostPorts,
     NodePorts,
+    /// Addresses that are Services' alone.
+    Balancers,
     Own,
     /// The addresses of a group.
     Group(u64),
@@ -40,7 +42,7 @@ pub enum Map {
 
 impl Map {
     /// Those that are always there.
-    pub const ALL: [Map; 17] = [
+    pub const ALL: [Map; 18] = [
         Map::Endpoints,
         Map::Slots,
         Map::Sticky,
@@ -54,6 +56,7 @@ impl Map {
         Map::ExternalIps,
         Map::HostPorts,
         Map::NodePorts,
+        Map::Balancers,
         Map::Own,
         Map::Isolated,
         Map::Ingress,
@@ -75,6 +78,7 @@ impl Map {
             Map::ExternalIps => "external-ips",
             Map::HostPorts => "host-ports",
             Map::NodePorts => "node-ports",
+            Map::Balancers => "balancers",
             Map::Own => "own",
             Map::Isolated => "isolated",
             Map::Ingress => "ingress",
@@ -86,13 +90,14 @@ impl Map {
 
     /// Whether its elements have values.
     pub fn is_map(self) -> bool {
-        use Map::{Group, GroupPorts, Isolated, Own, Refused, Restricted, Sources};
-        !matches!(self, Refused | Restricted | Sources | Own | Isolated | Group(_) | GroupPorts(_))
+        use Map::{Balancers, Group, GroupPorts, Isolated, Own, Refused, Restricted, Sources};
+        !matches!(self, Balancers | Refused | Restricted | Sources | Own | Isolated | Group(_) | GroupPorts(_))
     }
 
     /// Whether several Services may claim the same element.
     pub fn is_shared(self) -> bool {
-        matches!(self, Map::ClusterIps | Map::ExternalIps | Map::HostPorts | Map::NodePorts | Map::Own)
+        use Map::{Balancers, ClusterIps, ExternalIps, HostPorts, NodePorts, Own};
+        matches!(self, ClusterIps | ExternalIps | HostPorts | NodePorts | Balancers | Own)
     }
 }
 

@@ -44,6 +44,8 @@ pub struct Service {
     /// The sharing unit: remembered clients of one tenant's Services share one map.
     pub tenant: String,
     pub ports: Vec<ServicePort>,
+    /// Those of its external addresses on which nothing else is: what it does not serve there is refused.
+    pub whole: Vec<IpAddr>,
 }
 
 /// Age: smaller is more senior. Names play no role, since users choose them.

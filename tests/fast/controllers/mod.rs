@@ -14,6 +14,7 @@ mod endpoints;
 mod garbage;
 mod horizontal_pod_autoscaler;
 mod job;
+mod load_balancer;
 mod local_volumes;
 mod nodes;
 mod persistent_volume;

@@ -350,3 +350,42 @@ async fn an_external_address_that_is_written_as_one_of_ipv6_is_not_to_be_had() {
     let why = api.0.handle(Request { namespace: Some("thief".into()), ..asked }).await.map(drop).unwrap_err();
     assert!(why.code == 422 && why.message.contains("leads to a Service of another namespace"), "{why}");
 }
+
+/// What is given out is named by nobody as his own, in whatever spelling; what he has had, he keeps.
+#[tokio::test]
+async fn an_address_of_the_pool_is_no_external_ip() {
+    let store = Arc::new(Memory::new());
+    let open = async |config: Config| Api(Server::open(store.clone(), Env::system(), config).await.unwrap());
+    open(Config::default())
+        .await
+        .create("services", service("old", json!({"externalIPs": ["192.0.2.7"]})))
+        .await
+        .unwrap();
+    let pool = Some("192.0.2.0/24".parse().unwrap());
+    let api = open(Config { load_balancer_pool: pool, ..Config::default() }).await;
+    for address in ["192.0.2.9", "64:ff9b::c000:209"] {
+        let why = api.create("services", service("new", json!({"externalIPs": [address]}))).await.unwrap_err();
+        assert!(why.code == 422 && why.message.contains("it is in the pool of load balancer addresses"), "{why}");
+    }
+    api.create("services", service("new", json!({"externalIPs": ["198.51.100.9"]}))).await.unwrap();
+    api.patch("services", "old", json!({"metadata": {"labels": {"a": "b"}}})).await.unwrap();
+    api.patch("services", "old", json!({"spec": {"externalIPs": ["192.0.2.7", "192.0.2.8"]}})).await.unwrap_err();
+}
+
+/// Nobody with the roles of a tenant says where the world's traffic goes.
+#[tokio::test]
+async fn a_services_status_is_no_tenants_to_write() {
+    for role in ["edit", "admin", "view"] {
+        let api = Api::new().await;
+        let role = api.get("clusterroles.rbac.authorization.k8s.io", role).await.unwrap();
+        let rules = role.0["rules"].as_array().unwrap();
+        let has = |rule: &&Value, field: &str, what: &[&str]| {
+            rule[field].as_array().into_iter().flatten().any(|it| what.iter().any(|what| it == what))
+        };
+        let writes = rules.iter().find(|rule| {
+            has(rule, "resources", &["services/status", "*", "*/status"])
+                && has(rule, "verbs", &["create", "update", "patch", "*"])
+        });
+        assert_eq!(writes, None);
+    }
+}

@@ -65,6 +65,11 @@ impl Policy {
 }
 
 impl PodSecurity {
+    /// Whether Pods may have host ports in a namespace that names no level.
+    pub fn allows_host_ports(&self) -> bool {
+        self.defaults.enforce.level == Level::Privileged
+    }
+
     /// Reads upstream's `PodSecurityConfiguration` (pod-security.admission.config.k8s.io/v1).
     ///
     /// # Errors
