@@ -161,8 +161,10 @@ impl Network {
         }
         let dataplane = Dataplane::new(&netns, &families(&config), &JournalWriter::none())?;
         let followed = dataplane.followed().clone();
-        // 6. Conntrack, which is active from the first rule that uses it.
+        // 6. Conntrack. On a machine that has just booted nothing has used it yet: its first question has the kernel load it, with
+        //    its settings.
         if make {
+            dataplane::load_conntrack(&mut Socket::open_in(netns.fd())?)?;
             netns.run_blocking(settings::keep_half_closed)??;
         }
         let keeper = Mutex::new(Keeper::new(&netns, config.conntrack_max, dataplane.commits())?);

@@ -82,7 +82,7 @@ async fn here(args: &Leave, global: Global) -> anyhow::Result<()> {
     }
     let paths = reset.checked()?;
     if let Some(paths) = &paths {
-        reset.confirm(paths)?;
+        reset.confirm(paths, reset::EVERYTHING)?;
         reset::end_pods(paths).await?;
     }
     leaving.delete().await?;

@@ -13,6 +13,7 @@ mod folder;
 mod joining;
 mod leave;
 mod lines;
+mod man;
 mod node;
 mod node_name;
 mod notify;
@@ -61,13 +62,16 @@ enum Command {
     /// Run this machine's node alone, connected to a server
     Agent(agent::Args),
     /// Remove everything that a node has made on this machine
-    Reset(reset::Args),
+    Reset(reset::ResetArgs),
     /// Manage this machine's, or another's, place in the cluster
     Node(leave::Args),
     /// Print the administrator's kubeconfig, for kubectl
     Kubeconfig(endpoint::PrintArgs),
     /// Output shell completion code for the specified shell
     Completion(completion::Args),
+    /// Write the manual pages of all commands
+    #[command(hide = true)]
+    Man(man::Args),
     #[command(flatten)]
     Client(cli::Command),
 }
@@ -142,6 +146,7 @@ pub fn main() -> ExitCode {
             completion::print(&args, Argv::command());
             return ExitCode::SUCCESS;
         }
+        Command::Man(args) => man::write(&args, Argv::command()),
         Command::Client(command) => return cli::main(command, argv.global),
     };
     match outcome {

@@ -28,6 +28,16 @@ use super::{
 use crate::node::{LOCAL_VOLUMES, volumes::local::release_projects};
 
 #[derive(clap::Args)]
+pub struct ResetArgs {
+    #[command(flatten)]
+    node: Args,
+    /// Keep the folders with images, volumes, logs, the store and the node's credentials: end the Pods, and remove what they and the
+    /// node have in the kernel. The next start finds the node as after a reboot
+    #[arg(long)]
+    keep_state: bool,
+}
+
+#[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
     state: StateArgs,
@@ -47,15 +57,24 @@ pub struct Args {
 /// 4. Pods,
 /// 5. the network,
 /// 6. mounts,
-/// 7. directories.
+/// 7. directories, unless they are to be kept.
 ///
 /// Errors are reported, and the rest continues.
-pub async fn run(args: Args) -> anyhow::Result<()> {
+pub async fn run(args: ResetArgs) -> anyhow::Result<()> {
+    let ResetArgs { node: args, keep_state } = args;
     if let Some(paths) = args.checked()? {
-        args.confirm(&paths)?;
+        let what = if keep_state { "End all Pods of the node in" } else { EVERYTHING };
+        args.confirm(&paths, what)?;
         let ended = end_pods(&paths).await;
-        let removed = args.remove(&paths).await;
+        let removed = match keep_state {
+            true => args.remove_from_kernel(&paths).await,
+            false => args.remove(&paths).await,
+        };
         ended.and(removed)?;
+        if keep_state {
+            println!("nothing of the node runs; its folders are kept: {}", paths.state.display());
+            return Ok(());
+        }
     }
     println!("nothing of the node is left");
     Ok(())
@@ -100,12 +119,12 @@ impl Args {
         Ok(Some(paths))
     }
 
-    /// Asks the user, unless he has said `--yes`.
+    /// Asks the user about `what`, unless he has said `--yes`.
     ///
     /// # Errors
     /// He says no, or cannot be asked.
-    pub fn confirm(&self, paths: &Paths) -> anyhow::Result<()> {
-        anyhow::ensure!(self.yes || confirmed(paths)?, "nothing was removed");
+    pub fn confirm(&self, paths: &Paths, what: &str) -> anyhow::Result<()> {
+        anyhow::ensure!(self.yes || confirmed(paths, what)?, "nothing was removed");
         Ok(())
     }
 
@@ -131,6 +150,16 @@ impl Args {
         errors.extend(folders(&holdings));
         told(errors)
     }
+
+    /// Removes the network and mounts alone.
+    ///
+    /// # Errors
+    /// Something stays; what and why is told.
+    async fn remove_from_kernel(&self, paths: &Paths) -> anyhow::Result<()> {
+        let mut errors = network(self, paths).await;
+        errors.extend(mounts(&folder::holdings(paths)?));
+        told(errors)
+    }
 }
 
 /// Whether an agent runs on the folders.
@@ -154,9 +183,12 @@ fn told(errors: Vec<anyhow::Error>) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn confirmed(paths: &Paths) -> anyhow::Result<bool> {
+/// What is removed where no folder is kept.
+pub const EVERYTHING: &str = "Remove all Pods, images, logs and the store below";
+
+fn confirmed(paths: &Paths, what: &str) -> anyhow::Result<bool> {
     anyhow::ensure!(std::io::stdin().is_terminal(), "nobody can be asked: give --yes");
-    eprint!("Remove all Pods, images, logs and the store below {}? [y/N] ", paths.state.display());
+    eprint!("{what} {}? [y/N] ", paths.state.display());
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer)?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
@@ -290,7 +322,7 @@ mod tests {
     #[derive(clap::Parser)]
     struct Line {
         #[command(flatten)]
-        args: Args,
+        args: ResetArgs,
     }
 
     /// Why it is not removed. Otherwise it would ask for confirmation, without `--yes`.

@@ -40,6 +40,28 @@ fn reset_removes_all_that_a_killed_node_left() {
     untouched.assert_unchanged();
 }
 
+#[test]
+fn reset_that_keeps_the_state_leaves_a_node_that_starts_again() {
+    let mut node = TestNode::start(&[]);
+    let untouched = Machine::untouched(node.dir.path());
+    node.import_busybox();
+    node.apply(POD);
+    node.wait("condition=Ready", &["pod/web"], Duration::from_secs(30));
+    let uid = node.field(&["pod", "web"], ".metadata.uid");
+    node.kill();
+    let dir = node.dir.path().to_str().unwrap().to_owned();
+    let done = node.run(&["reset", "--state-dir", &dir, "--keep-state", "--yes"]);
+    assert!(done.code == 0 && done.out.starts_with("nothing of the node runs; its folders are kept"), "{}", done.all());
+    untouched.assert_unchanged();
+    node.spawn();
+    node.wait_ready();
+    eventually("the Pod runs again", Duration::from_secs(60), || {
+        // What the API has of it may still be from before.
+        contains(&node.run(&["exec", "web", "--", "echo", "it runs"]).out, "it runs")
+    });
+    assert_eq!(node.field(&["pod", "web"], ".metadata.uid"), uid);
+}
+
 /// An isolated node whose namespace is no longer pinned: the caller's namespace must stay untouched.
 #[test]
 fn reset_of_an_isolated_node_leaves_the_callers_network_as_it_is() {

@@ -200,6 +200,12 @@ pub fn each(socket: &mut Socket, family: Family, mark: Option<u32>, see: &mut im
     socket.dump_each("list conntrack", list(family, mark), |answer| Entry::parse(&answer).iter().for_each(&mut *see))
 }
 
+/// Has the kernel load connection tracking, with its sysctls, if no rule has done so: a message for a subsystem of nfnetlink that is
+/// not there requests its module (`nfnetlink-subsys-1`, nfnetlink.c). Fails if there is none, or it does not answer.
+pub fn load(socket: &mut Socket) -> Result<()> {
+    fullness(socket).map(drop)
+}
+
 /// The number of entries in the namespace's table, and its maximum. Fails if they cannot be read.
 pub fn fullness(socket: &mut Socket) -> Result<(usize, usize)> {
     let mut w = Writer::new();

@@ -43,7 +43,7 @@ use std::time::{Duration, Instant};
 
 use podwright_journal::{Clock, JournalWriter};
 
-pub(crate) use conntrack::forget;
+pub(crate) use conntrack::{forget, load as load_conntrack};
 
 pub use base::{script, source_count};
 pub use carriers::{Carrier, ask};
