@@ -78,7 +78,7 @@ impl Groups {
     /// How many elements a group has, or would have: no more than `most` are counted.
     pub fn size(&self, name: &str, group: &Group, most: usize) -> usize {
         if self.groups.contains_key(name) {
-            return self.sizes.get(name).copied().unwrap_or_default();
+            return self.members(name);
         }
         let mut count = 0;
         for known in self.candidates(group).filter(|(_, known)| self.is_of(known, group)).map(|(_, known)| known) {
@@ -89,6 +89,11 @@ impl Groups {
             }
         }
         count
+    }
+
+    /// How many elements a group has.
+    pub fn members(&self, name: &str) -> usize {
+        self.sizes.get(name).copied().unwrap_or_default()
     }
 
     /// Looks at those that have changed; what they are members of now.

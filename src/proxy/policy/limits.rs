@@ -14,6 +14,9 @@ pub const ELEMENTS: usize = crate::shares::ELEMENTS;
 /// The peers of a rule times its ports, in all rules of a policy that are about one direction: what it takes to compile them.
 pub const PAIRS: usize = ELEMENTS;
 
+/// What the policies of a namespace look up at most to find which of them select a Pod.
+pub const SELECTING: usize = 65_536;
+
 /// What of a namespace's policies is more than a node has room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TooMuch {
@@ -23,6 +26,11 @@ pub enum TooMuch {
         "with what is older in its namespace it takes more than {ELEMENTS} addresses, ranges and ports: it lets nothing through"
     )]
     Elements,
+    #[error(
+        "with what is older in its namespace it looks up more than {SELECTING} labels and values to select Pods: it selects \
+         all, and lets nothing through"
+    )]
+    Selectors,
 }
 
 /// What a selector looks up at most to match one Pod or namespace: its labels, and the values that they may have.

@@ -11,7 +11,7 @@ use podwright_net::IpNet;
 use podwright_net::dataplane::{Allowed, Direction, Isolated, PolicyChanges, Seniority};
 
 use super::groups::{Groups, Labels, matches};
-use super::limits::{ELEMENTS, GROUPS, RULES, TooMuch};
+use super::limits::{ELEMENTS, GROUPS, RULES, SELECTING, TooMuch};
 use super::peers::Group;
 use super::pod::{NamedPort, PodView};
 use super::rules::{Compiled, compile};
@@ -27,7 +27,7 @@ struct Known {
     seniority: Seniority,
     said: Said,
     /// Why nothing is let through by it, though it is understood.
-    left_out: Option<String>,
+    left_out: Option<TooMuch>,
     /// For this node's Pods: by direction and, where names of ports have a say, what they stand for in the Pod.
     compiled: HashMap<Variant, Arc<Compiled>>,
 }
@@ -81,6 +81,8 @@ pub struct Policies {
     troubles: BTreeMap<String, String>,
     /// The groups of each namespace's policies.
     groups_of: BTreeMap<String, BTreeMap<Arc<str>, Group>>,
+    /// What each namespace's policies have taken.
+    shares: BTreeMap<String, Share>,
     /// The namespaces whose Pods' peers are to be decided anew, the longest waiting first.
     dirty: VecDeque<String>,
     /// What has changed since it was last asked for.
@@ -244,8 +246,8 @@ impl Policies {
         let members = self.groups.settle();
         // Groups grow by Pods, too.
         if !members.is_empty() {
-            let namespaces: BTreeSet<String> = self.locals.values().map(|local| local.namespace().to_owned()).collect();
-            let fuller: Vec<String> = namespaces.into_iter().filter(|namespace| self.bound(namespace)).collect();
+            let fuller = self.shares.iter().filter(|(_, share)| !share.fits(&self.groups));
+            let fuller: Vec<String> = fuller.map(|(namespace, _)| namespace.clone()).collect();
             fuller.iter().for_each(|namespace| self.soil(namespace));
         }
         let mut outcome = std::mem::take(&mut self.outcome);
@@ -314,8 +316,8 @@ impl Policies {
         self.troubles.extend(troubles);
     }
 
-    /// Leaves out what a namespace has no room for, its youngest policies; whether there was one that it had room for until now.
-    fn bound(&mut self, namespace: &str) -> bool {
+    /// Leaves out what a namespace has no room for, its youngest policies.
+    fn bound(&mut self, namespace: &str) {
         let own = self.locals.values().filter(|local| local.namespace() == namespace);
         let pods: Vec<Arc<PodView>> = own.filter_map(|local| local.pod.clone()).collect();
         let within = self.policies.range_mut(Key::new(namespace, "")..);
@@ -323,15 +325,16 @@ impl Policies {
         let mut own: Vec<&mut Known> = within.filter(|known| known.left_out.is_none()).collect();
         own.sort_by(|a, b| a.seniority.cmp(&b.seniority));
         let mut share = Share::default();
-        let mut any = false;
         for known in own {
             if let Err(why) = known.take(&pods, &mut share, &self.groups) {
-                known.left_out = Some(why.to_string());
+                known.left_out = Some(why);
                 known.compiled = HashMap::new();
-                any = true;
             }
         }
-        any
+        match share.groups.is_empty() {
+            true => drop(self.shares.remove(namespace)),
+            false => drop(self.shares.insert(namespace.to_owned(), share)),
+        }
     }
 }
 
@@ -343,10 +346,15 @@ impl Local {
 }
 
 /// What the policies of a namespace have taken, the oldest first.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 struct Share {
     groups: BTreeSet<Arc<str>>,
-    weight: usize,
+    /// Rules, ranges and ports.
+    fixed: usize,
+    /// The members of the groups.
+    members: usize,
+    /// What it takes to find which of them select a Pod.
+    selecting: usize,
 }
 
 impl Share {
@@ -356,33 +364,41 @@ impl Share {
     ///
     /// There is no room.
     fn take(&mut self, compiled: &Compiled, known: &Groups) -> Result<(), TooMuch> {
-        self.weight += compiled.weight;
+        self.fixed += compiled.weight;
         for (name, group) in &compiled.groups {
-            if self.weight > ELEMENTS {
-                return Err(TooMuch::Elements);
-            }
+            let Some(room) = ELEMENTS.checked_sub(self.fixed + self.members) else { return Err(TooMuch::Elements) };
             if self.groups.insert(name.clone()) {
-                self.weight += known.size(name, group, ELEMENTS - self.weight + 1);
+                self.members += known.size(name, group, room + 1);
             }
             if self.groups.len() > GROUPS {
                 return Err(TooMuch::Groups);
             }
         }
-        if self.weight > ELEMENTS { Err(TooMuch::Elements) } else { Ok(()) }
+        if self.fixed + self.members > ELEMENTS { Err(TooMuch::Elements) } else { Ok(()) }
+    }
+
+    /// Whether there is room for it still, with the members that its groups have by now.
+    fn fits(&self, known: &Groups) -> bool {
+        self.fixed + self.groups.iter().map(|group| known.members(group)).sum::<usize>() <= ELEMENTS
     }
 }
 
 impl Known {
     fn selects(&self, pod: &PodView) -> bool {
+        // Nobody looks whom it selects.
+        self.left_out == Some(TooMuch::Selectors) || matches(self.selector(), pod.labels())
+    }
+
+    fn selector(&self) -> &LabelSelector {
         let (Said::Spec(Spec { pods, .. }) | Said::Meaningless(pods, _)) = &self.said;
-        matches(pods, pod.labels())
+        pods
     }
 
     /// Why it is not in force as it was written.
-    fn trouble(&self) -> Option<&str> {
+    fn trouble(&self) -> Option<String> {
         match &self.said {
-            Said::Meaningless(_, why) => Some(why),
-            Said::Spec(_) => self.left_out.as_deref(),
+            Said::Meaningless(_, why) => Some(why.clone()),
+            Said::Spec(_) => self.left_out.map(|why| why.to_string()),
         }
     }
 
@@ -400,6 +416,10 @@ impl Known {
     ///
     /// There is no room; nothing is taken.
     fn take(&mut self, pods: &[Arc<PodView>], share: &mut Share, known: &Groups) -> Result<(), TooMuch> {
+        share.selecting += self.selector().lookups().max(1);
+        if share.selecting > SELECTING {
+            return Err(TooMuch::Selectors);
+        }
         let Said::Spec(spec) = &self.said else { return Ok(()) };
         let mut before = std::mem::take(&mut self.compiled);
         let mut with = share.clone();

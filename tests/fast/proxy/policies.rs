@@ -598,3 +598,21 @@ fn a_policy_that_says_the_same_changes_nothing() {
     world.settle();
     assert!(!world.policies.is_undecided("a-web") && world.reaches(OUTSIDE, A_DB, tcp(80)));
 }
+
+/// Policies that select nobody cost their namespace what it takes to find that out, and no more than so much.
+#[test]
+fn more_than_a_node_looks_up_to_select_pods_selects_all() {
+    let mut world = World::with_pods();
+    let values: Vec<String> = (0..1000).map(|n| n.to_string()).collect();
+    let nobody = json!({"matchExpressions": [{"key": "n", "operator": "In", "values": values}]});
+    for n in 0..65 {
+        world.policy("a", &format!("p{n:02}"), json!({"podSelector": nobody}));
+    }
+    assert!(world.policies.trouble("a-web").is_none() && world.reaches(OUTSIDE, A_WEB, tcp(80)));
+    world.policy("a", "p65", json!({"podSelector": nobody}));
+    assert!(world.policies.trouble("a-web").is_some_and(|why| why.contains("65536 labels and values to select Pods")));
+    assert!(!world.reaches(OUTSIDE, A_WEB, tcp(80)) && world.reaches(OUTSIDE, B_WEB, tcp(80)));
+    world.policies.set_policy(&Key::new("a", "p65"), None);
+    world.settle();
+    assert!(world.policies.trouble("a-web").is_none() && world.reaches(OUTSIDE, A_WEB, tcp(80)));
+}
