@@ -212,8 +212,12 @@ impl Policies {
 
     /// Looks for room once more: there may be fewer Pods than when it was looked for last.
     pub fn reconsider(&mut self) {
-        let left_out = self.policies.iter_mut().filter(|(_, known)| known.left_out.take().is_some());
-        let namespaces: BTreeSet<String> = left_out.map(|(key, _)| key.namespace.to_string()).collect();
+        let mut namespaces = BTreeSet::new();
+        for (key, known) in &mut self.policies {
+            if known.left_out.take().is_some() {
+                namespaces.insert(key.namespace.to_string());
+            }
+        }
         namespaces.iter().for_each(|namespace| self.soil(namespace));
     }
 
