@@ -106,6 +106,16 @@ fn policies_are_in_force_at_once_and_end_what_they_forbid() {
     world.node.apply(&policy("friends", FRIENDS));
     let took = world.comes_to([true, false]);
     assert!(took < Duration::from_secs(4) * slowness(), "{took:?}");
+    // What the kernel has of it is shown, and who is meant by it.
+    let shown = world.node.ok(&["inspect", "policy", "server"]);
+    for part in
+        ["deny", "friends", "Ingress", "chain policies-", "jump policy-", "goto forbid", "set group-", "elements: 1"]
+    {
+        contains(&shown, part).unwrap();
+    }
+    let shown = world.node.ok(&["inspect", "policy", "friend"]);
+    contains(&shown, "deny").and(contains(&shown, "everything passes")).unwrap();
+    assert!(!shown.contains("friends"), "{shown}");
     // Labels, of Pods and of namespaces, are what they are now.
     world.node.ok(&["label", "pod", "stranger", "app=friend", "--overwrite"]);
     world.comes_to([true, true]);

@@ -63,7 +63,7 @@ fn verdict(page: &mut Page, title: &str, judged: Option<&Value>) {
         list(&chain["rules"]).iter().filter_map(Value::as_str).for_each(|rule| page.line(2, rule));
     }
     for (set, elements) in judged["sets"].as_object().into_iter().flatten() {
-        page.line(1, format!("set {set}:\t{elements} elements"));
+        page.line(1, format!("set {set}:\telements: {elements}"));
     }
 }
 
@@ -95,7 +95,7 @@ mod tests {
         });
         let text = page(&found, &[("friends".to_owned(), "Ingress".to_owned())]).to_string();
         let expected = "Pod:  a/web\nPolicies that select it:\n  friends  Ingress\nIngress of 10.1.0.1:\n  chain policies-1:\n    \
-                        jump policy-2\n    goto forbid\n  set group-3:  2 elements\nEgress of 10.1.0.1:  everything passes\n";
+                        jump policy-2\n    goto forbid\n  set group-3:  elements: 2\nEgress of 10.1.0.1:  everything passes\n";
         assert_eq!(text, expected);
     }
 }
