@@ -43,7 +43,8 @@ pub async fn run(args: Args, global: cli::Global) -> anyhow::Result<()> {
     let _tracing = args.tracing.start("podwright-agent")?;
     let paths = args.state.paths(Owner::here())?;
     let (client, server, membership) = if let Some(url) = args.join.url(&global.server)? {
-        let joining = args.join.membership(url, paths.membership(), node_name::of_flags(&args.node)?);
+        let joining =
+            args.join.membership(url, paths.membership(), node_name::of_flags(args.node.node_name.as_deref())?);
         // It may wait for minutes.
         let membership = tokio::select! {
             joined = joining => joined?,

@@ -255,7 +255,7 @@ impl Node {
         server: ServerAt,
     ) -> anyhow::Result<Node> {
         // 1. The configuration.
-        let (name, labels, shim) = (node_name::of_flags(args)?, labels(args)?, shim()?);
+        let (name, labels, shim) = (node_name::of_flags(args.node_name.as_deref())?, labels(args)?, shim()?);
         args.check_node_ip()?;
         let cluster_dns = args.cluster_dns(service_ranges)?;
         check_resolv_conf(&args.resolv_conf)?;

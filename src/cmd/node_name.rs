@@ -6,19 +6,19 @@ use std::{io, path::PathBuf};
 
 use anyhow::{Context, ensure};
 
-use super::{node::NodeArgs, paths::Paths};
+use super::paths::Paths;
 use crate::{api::validation::names::dns1123_subdomain, server::pki::write_private};
 
 /// In the state folder.
 pub const FILE: &str = "node-name";
 
-/// The name that the flags say, else the host name.
+/// The name that is given, by `--node-name`, else the host name.
 ///
 /// # Errors
 /// The host has none.
-pub fn of_flags(args: &NodeArgs) -> anyhow::Result<String> {
-    match &args.node_name {
-        Some(name) => Ok(name.clone()),
+pub fn of_flags(given: Option<&str>) -> anyhow::Result<String> {
+    match given {
+        Some(name) => Ok(name.to_owned()),
         None => {
             let host = nix::unistd::gethostname().context("gethostname")?;
             Ok(host.to_string_lossy().to_lowercase())
@@ -41,10 +41,10 @@ pub fn keep(paths: &Paths, name: &str) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// It cannot be read, or the flags name another one.
-pub fn of_last(args: &NodeArgs, paths: &Paths) -> anyhow::Result<String> {
-    let Some(kept) = kept(paths)? else { return of_flags(args) };
-    if let Some(given) = &args.node_name {
-        ensure!(*given == kept, "--node-name {given}: the node of {} is {kept}", paths.state.display());
+pub fn of_last(given: Option<&str>, paths: &Paths) -> anyhow::Result<String> {
+    let Some(kept) = kept(paths)? else { return of_flags(given) };
+    if let Some(given) = given {
+        ensure!(given == kept, "--node-name {given}: the node of {} is {kept}", paths.state.display());
     }
     Ok(kept)
 }
@@ -68,15 +68,7 @@ fn file(paths: &Paths) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
-
-    #[derive(Parser)]
-    struct Argv {
-        #[command(flatten)]
-        node: NodeArgs,
-    }
 
     #[test]
     fn the_name_that_a_node_had_counts_for_who_removes_it() {
@@ -89,16 +81,13 @@ mod tests {
             cgroup_root: PathBuf::new(),
             state,
         };
-        let last = |flags: &[&str]| {
-            let argv = Argv::parse_from([&["podwright"], flags].concat());
-            of_last(&argv.node, &paths).map_err(|why| why.to_string())
-        };
-        let flags = &["--node-name", "b"];
+        let last = |given: Option<&str>| of_last(given, &paths).map_err(|why| why.to_string());
+        let flags = Some("b");
         assert_eq!(last(flags).as_deref(), Ok("b"), "an older one kept none");
         for name in ["first", "a.example"] {
             keep(&paths, name).unwrap();
-            assert_eq!(last(&[]).as_deref(), Ok(name));
-            assert_eq!(last(&["--node-name", name]).as_deref(), Ok(name));
+            assert_eq!(last(None).as_deref(), Ok(name));
+            assert_eq!(last(Some(name)).as_deref(), Ok(name));
         }
         assert!(last(flags).unwrap_err().ends_with("is a.example"), "{:?}", last(flags));
         for damage in ["", "\0\0", "../etc", "a\nb"] {
@@ -106,6 +95,6 @@ mod tests {
             assert!(last(flags).unwrap_err().contains("is damaged: remove it"), "{damage:?}");
         }
         keep(&paths, "b").unwrap();
-        assert_eq!(last(&[]).as_deref(), Ok("b"), "the next start mends it");
+        assert_eq!(last(None).as_deref(), Ok("b"), "the next start mends it");
     }
 }

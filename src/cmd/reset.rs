@@ -133,10 +133,8 @@ impl Args {
     /// # Errors
     /// It cannot be read, or the flags name another one.
     pub fn node_name(&self, paths: Option<&Paths>) -> anyhow::Result<String> {
-        match paths {
-            Some(paths) => node_name::of_last(&self.node, paths),
-            None => node_name::of_flags(&self.node),
-        }
+        let given = self.node.node_name.as_deref();
+        paths.map_or_else(|| node_name::of_flags(given), |paths| node_name::of_last(given, paths))
     }
 
     /// Removes all but what Pods run: network, mounts, folders.
@@ -234,7 +232,7 @@ async fn network(args: &Args, paths: &Paths) -> Vec<anyhow::Error> {
             // another's.
             isolated: paths.network().join("netns").exists(),
             conntrack_max: None,
-            ..args.node.network(node_name::of_last(&args.node, paths)?, paths, &args.service_cidr, dns)
+            ..args.node.network(args.node_name(Some(paths))?, paths, &args.service_cidr, dns)
         };
         Network::open_to_remove(config).await.context("opening the node's network")
     };

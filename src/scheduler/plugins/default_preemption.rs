@@ -206,10 +206,14 @@ fn select_victims(
     Ok(Candidate { slot, victims, violating })
 }
 
-/// Splits Pods into those whose disruption a PodDisruptionBudget does not allow if all before them go, and the others.
+/// Splits Pods into those whose disruption a PodDisruptionBudget does not allow if all before them go, and the others. Where there are
+/// too many to be judged all are protected.
 fn by_budgets(cluster: &Cluster, pods: &[Arc<PodInfo>]) -> (Vec<Arc<PodInfo>>, Vec<Arc<PodInfo>>) {
     let mut left = BTreeMap::new();
     pods.iter().cloned().partition(|pod| {
+        if cluster.workloads.has_countless_budgets(&pod.key.namespace) {
+            return true;
+        }
         let mut violates = false;
         for ((namespace, name), budget) in cluster.workloads.budgets_of(pod) {
             let left = left.entry((namespace.to_owned(), name.to_owned())).or_insert(budget.allowed);
