@@ -13,7 +13,7 @@ TEXT
 
 # The control plane and its node, in one process.
 begin_server() {
-    into server 'systemctl enable --now podwright 2>&1' >&2 </dev/null
+    into server 'systemctl enable --now podwright 2>&1 || { journalctl --no-pager -n 40 -u podwright; exit 1; }' >&2 </dev/null
 }
 
 # join NODE: by the printed command, put into the places that README.md names.
@@ -28,7 +28,8 @@ PODWRIGHT_JOIN=$5
 PODWRIGHT_CA_HASH=$9
 PODWRIGHT_TOKEN_FILE=/etc/podwright/token
 ENV
-systemctl enable --now podwright-agent 2>/dev/null && rm /etc/podwright/token
+systemctl enable --now podwright-agent 2>/dev/null || { journalctl --no-pager -n 40 -u podwright-agent; exit 1; }
+rm /etc/podwright/token
 TEXT
 }
 

@@ -333,7 +333,7 @@ test_leaving_units_apart_and_purge() {
     into agent-2 "test -e /var/lib/podwright && test -e /var/lib/podwright-server/store.db" </dev/null
     saw "removed: nothing runs, and its state is kept"
     into agent-2 "DEBIAN_FRONTEND=noninteractive apt-get purge -y -qq podwright" </dev/null >/dev/null
-    is "" into agent-2 "ls -d /var/lib/podwright* /var/lib/private/podwright* /etc/podwright /run/podwright /var/log/pods /etc/systemd/system/*/podwright* 2>/dev/null || true" </dev/null
+    is "" into agent-2 "ls -d /var/lib/podwright* /etc/podwright /run/podwright /var/log/pods /etc/systemd/system/*/podwright* 2>/dev/null || true" </dev/null
     saw "purged: nothing is left"
     install_package agent-2
     join agent-2
