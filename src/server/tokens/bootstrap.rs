@@ -26,7 +26,7 @@ impl Server {
     /// # Errors
     ///
     /// The store cannot be read.
-    pub(super) async fn still_bootstraps(&self, user: &User) -> Result<bool, Status> {
+    pub(crate) async fn still_bootstraps(&self, user: &User) -> Result<bool, Status> {
         let Some(id) = user.name.strip_prefix(USER_PREFIX) else { return Ok(true) };
         let stored = self.bootstrap_secret(id).await?;
         let now = stored.and_then(|stored| user_of(&stored, id, self.env.now()));
