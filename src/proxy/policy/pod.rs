@@ -5,7 +5,6 @@ use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use k8s_openapi::{Metadata, NamespaceResourceScope, Resource};
 use podwright_api::pod_references;
 use podwright_net::dataplane::Protocol;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -111,24 +110,7 @@ fn named_ports(pod: &Pod) -> Vec<NamedPort> {
     named.collect()
 }
 
-impl Resource for PodView {
-    const API_VERSION: &'static str = Pod::API_VERSION;
-    const GROUP: &'static str = Pod::GROUP;
-    const KIND: &'static str = Pod::KIND;
-    const VERSION: &'static str = Pod::VERSION;
-    const URL_PATH_SEGMENT: &'static str = Pod::URL_PATH_SEGMENT;
-    type Scope = NamespaceResourceScope;
-}
-
-impl Metadata for PodView {
-    type Ty = ObjectMeta;
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-    fn metadata_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
+podwright_api::view!(PodView, of Pod);
 
 impl<'de> Deserialize<'de> for PodView {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<PodView, D::Error> {
