@@ -5,7 +5,8 @@ use ipnet::IpNet;
 use super::{
     collector::TracingArgs,
     joining::JoinArgs,
-    node::{self, Node, NodeArgs, ServerAt},
+    node::{Node, ServerAt},
+    node_args::NodeArgs,
     notify,
     private::{self, Owner},
     shutdown,
@@ -43,7 +44,7 @@ pub async fn run(args: Args, global: cli::Global) -> anyhow::Result<()> {
     let _tracing = args.tracing.start("podwright-agent")?;
     let paths = args.state.paths(Owner::here())?;
     let (client, server, membership) = if let Some(url) = args.join.url(&global.server)? {
-        let joining = args.join.membership(url, paths.membership(), node::name(&args.node)?);
+        let joining = args.join.membership(url, paths.membership(), args.node.name()?);
         // It may wait for minutes.
         let membership = tokio::select! {
             joined = joining => joined?,

@@ -13,6 +13,7 @@ mod joining;
 mod leave;
 mod lines;
 mod node;
+mod node_args;
 mod notify;
 mod oidc;
 mod paths;

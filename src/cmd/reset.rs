@@ -19,7 +19,8 @@ use podwright_runtime::{
 
 use super::{
     folder::{self, Holdings},
-    node::{NodeArgs, name, shim},
+    node::shim,
+    node_args::NodeArgs,
     paths::Paths,
     private::{self, Owner},
     state_dir::StateArgs,
@@ -108,7 +109,7 @@ impl Args {
 
     /// The name of the Node.
     pub fn node_name(&self) -> anyhow::Result<String> {
-        name(&self.node)
+        self.node.name()
     }
 
     /// Removes all but what Pods run: network, mounts, folders.
@@ -193,7 +194,7 @@ async fn network(args: &Args, paths: &Paths) -> Vec<anyhow::Error> {
             // another's.
             isolated: paths.network().join("netns").exists(),
             conntrack_max: None,
-            ..args.node.network(name(&args.node)?, paths, &args.service_cidr, dns)
+            ..args.node.network(args.node.name()?, paths, &args.service_cidr, dns)
         };
         Network::open_to_remove(config).await.context("opening the node's network")
     };
