@@ -65,6 +65,7 @@ pub mod structural;
 pub mod sysctls;
 pub mod validation;
 pub mod version;
+mod view;
 pub mod watermark;
 pub mod yaml;
 

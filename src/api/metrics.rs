@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::{
-    ClusterResourceScope, Metadata, NamespaceResourceScope, Resource,
+    ClusterResourceScope, NamespaceResourceScope,
     apimachinery::pkg::{
         api::resource::Quantity as Text,
         apis::meta::v1::{ObjectMeta, Time},
@@ -130,24 +130,7 @@ pub struct NodeMetrics {
 
 macro_rules! resource {
     ($type:ident, $plural:literal, $scope:ty) => {
-        impl Resource for $type {
-            const API_VERSION: &'static str = "metrics.k8s.io/v1beta1";
-            const GROUP: &'static str = GROUP;
-            const KIND: &'static str = stringify!($type);
-            const VERSION: &'static str = "v1beta1";
-            const URL_PATH_SEGMENT: &'static str = $plural;
-            type Scope = $scope;
-        }
-
-        impl Metadata for $type {
-            type Ty = ObjectMeta;
-            fn metadata(&self) -> &ObjectMeta {
-                &self.metadata
-            }
-            fn metadata_mut(&mut self) -> &mut ObjectMeta {
-                &mut self.metadata
-            }
-        }
+        crate::view!($type, "metrics.k8s.io/v1beta1", GROUP, "v1beta1", stringify!($type), $plural, $scope);
 
         impl Defined for $type {
             const NAME: &'static str = concat!("io.k8s.metrics.pkg.apis.metrics.v1beta1.", stringify!($type));

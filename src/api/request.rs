@@ -284,6 +284,14 @@ pub struct Response {
     pub body: Body,
     /// Upstream's Warning headers.
     pub warnings: Vec<String>,
+    /// A write that would have changed nothing: the object is as it was.
+    pub unchanged: bool,
+}
+
+impl From<Body> for Response {
+    fn from(body: Body) -> Response {
+        Response { body, warnings: Vec::new(), unchanged: false }
+    }
 }
 
 #[derive(Clone, Debug)]

@@ -32,6 +32,9 @@ pub struct Answer {
     pub object: Option<Box<RawValue>>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub created: bool,
+    /// A write that would have changed nothing.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub unchanged: bool,
     /// The stream to dial, for `connect`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stream: Option<String>,

@@ -6,10 +6,15 @@ use super::{
     Outcome, Session,
     error::Failure,
     manifest::{Document, Files},
+    object_of,
     print::{self, Format},
     target,
 };
-use podwright_api::{FieldValidation, Kind, Object, Verb, patch::apply::LAST_APPLIED, request::PatchType};
+use podwright_api::{
+    FieldValidation, Object, Response, Status, Verb,
+    patch::apply::unapplied,
+    request::{Body, PatchType},
+};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -60,28 +65,11 @@ are the ways you can resolve this warning:
 See https://kubernetes.io/docs/reference/using-api/server-side-apply/#conflicts";
 
 /// What apply did with an object, or would have done.
-fn verdict(before: Option<&Object>, after: &Object, dry: bool) -> &'static str {
-    let Some(before) = before else { return "created" };
-    // An object that was not stored has no resourceVersion.
-    let content = |object: &Object| {
-        let mut object = object.clone();
-        ["managedFields", "resourceVersion", "generation"].iter().for_each(|field| object.set_meta(field, None));
-        object
-    };
-    let same = before.resource_version() == after.resource_version() && (!dry || content(before) == content(after));
-    if same { "unchanged" } else { "configured" }
-}
-
-/// A live object that was not created by apply: fields removed since then are unknown.
-fn warn_unless_applied(kind: &Kind, live: &Object) {
-    if live.annotation(LAST_APPLIED).is_none() {
-        errln!(
-            "Warning: resource {}/{} is missing the {LAST_APPLIED} annotation which is required by podwright apply. podwright \
-             apply should only be used on resources created declaratively by either podwright create --save-config or \
-             podwright apply. The missing annotation will be patched automatically.",
-            kind.plural,
-            live.name()
-        );
+fn verdict(response: &Response) -> &'static str {
+    match response.body {
+        Body::Object { created: true, .. } => "created",
+        _ if response.unchanged => "unchanged",
+        _ => "configured",
     }
 }
 
@@ -120,17 +108,13 @@ async fn apply(document: Document, args: &Args, session: &Session) -> Result<(),
     })?;
     check_namespace(session, &document)?;
     let namespace = object.namespace();
-    let before = match session.get(kind, namespace, name).await {
-        Ok(live) => Some(live),
-        Err(status) if status.is_not_found() => None,
-        Err(status) => return Err(Failure::doing(status, document.doing("retrieving current configuration of"))),
-    };
-    if let (Some(live), false) = (&before, args.server_side) {
-        warn_unless_applied(kind, live);
-    }
-    let what = if before.is_some() { "applying patch to" } else { "creating" };
-    let after = match args.dry_run.as_str() {
-        "client" => document.object.clone(),
+    let response = match args.dry_run.as_str() {
+        "client" => {
+            let live = live(session, &document).await?;
+            let warning = live.as_ref().filter(|_| !args.server_side).and_then(|live| unapplied(kind.plural, live));
+            warning.iter().for_each(|warning| errln!("Warning: {warning}"));
+            Body::Object { bytes: document.object.to_vec().into(), created: live.is_none() }.into()
+        }
         dry_run => {
             let mut request = session.request(Verb::Patch, kind, namespace, Some(name));
             request.body = Some(object.0.clone());
@@ -139,13 +123,10 @@ async fn apply(document: Document, args: &Args, session: &Session) -> Result<(),
             request.options.force = args.force_conflicts;
             request.options.dry_run = dry_run == "server";
             request.options.field_validation = Some(field_validation(&args.validate));
-            session.object(request).await.map_err(|status| {
-                let causes = status.details.iter().flat_map(|details| &details.causes);
-                match causes.into_iter().any(|cause| cause.reason == "FieldManagerConflict") {
-                    true => Failure::usage(format!("{}{CONFLICT}", status.message)),
-                    false => Failure::doing(status, document.doing(what)),
-                }
-            })?
+            match session.call(request).await {
+                Ok(response) => response,
+                Err(status) => return Err(refused(session, &document, status).await),
+            }
         }
     };
     let note = match args.dry_run.as_str() {
@@ -155,12 +136,34 @@ async fn apply(document: Document, args: &Args, session: &Session) -> Result<(),
     };
     match &args.output {
         None if args.server_side => outln!("{} serverside-applied{note}", target::display(kind, name)),
-        None => {
-            outln!("{} {}{note}", target::display(kind, name), verdict(before.as_ref(), &after, args.dry_run != "none"))
-        }
-        Some(format) => raw!("{}", print::object(format, &after)?),
+        None => outln!("{} {}{note}", target::display(kind, name), verdict(&response)),
+        Some(format) => raw!("{}", print::object(format, &object_of(response)?)?),
     }
     Ok(())
+}
+
+/// The object as the server has it.
+async fn live(session: &Session, document: &Document) -> Result<Option<Object>, Failure> {
+    match session.get(document.kind, document.object.namespace(), document.object.name()).await {
+        Ok(live) => Ok(Some(live)),
+        Err(status) if status.is_not_found() => Ok(None),
+        Err(status) => Err(Failure::doing(status, document.doing("retrieving current configuration of"))),
+    }
+}
+
+/// kubectl's words for what the server refused, which depend on whether the object is there.
+async fn refused(session: &Session, document: &Document, status: Status) -> Failure {
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    if causes.into_iter().any(|cause| cause.reason == "FieldManagerConflict") {
+        return Failure::usage(format!("{}{CONFLICT}", status.message));
+    }
+    match live(session, document).await {
+        Ok(live) => {
+            let what = if live.is_some() { "applying patch to" } else { "creating" };
+            Failure::doing(status, document.doing(what))
+        }
+        Err(failure) => failure,
+    }
 }
 
 /// `-n` and the manifest's own namespace must agree.

@@ -10,31 +10,19 @@ use podwright_api::Object;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// POD or TYPE/NAME
-    #[arg(value_name = "POD")]
-    pod: String,
-    /// Container name; if omitted, the default container or the first one in the Pod
-    #[arg(long, short = 'c', value_name = "NAME")]
-    container: Option<String>,
-    /// Pass stdin to the container
-    #[arg(long, short = 'i')]
-    stdin: bool,
-    /// Stdin is a TTY
-    #[arg(long, short = 't')]
-    tty: bool,
-    /// Only print output from the remote session
-    #[arg(long, short = 'q')]
-    quiet: bool,
+    #[command(flatten)]
+    target: stream::SessionArgs,
 }
 
 pub async fn run(args: Args, session: &Session) -> Outcome {
-    let pod = pods::one(session, &args.pod).await?;
-    let container = args.container.unwrap_or_default();
+    let stream::SessionArgs { pod, container, stdin, tty, quiet } = args.target;
+    let pod = pods::one(session, &pod).await?;
+    let container = container.unwrap_or_default();
     let has_tty = has_tty(&pod, &container);
-    if args.tty && !has_tty {
+    if tty && !has_tty {
         errln!("error: Unable to use a TTY - container {} did not allocate one", name(&pod, &container));
     }
-    to(session, &pod, container, Ends::wanted(args.stdin, args.tty && has_tty), args.quiet).await
+    to(session, &pod, container, Ends::wanted(stdin, tty && has_tty), quiet).await
 }
 
 /// Attaches until the container ends or the caller disconnects.

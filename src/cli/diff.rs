@@ -7,9 +7,9 @@ use super::{
     apply::check_namespace,
     error::Failure,
     manifest::{Document, Files},
-    out,
+    object_of, out, warn,
 };
-use podwright_api::{Object, Options, Verb, request::PatchType, yaml};
+use podwright_api::{Object, Options, Verb, patch::apply::unapplied, request::PatchType, yaml};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -46,7 +46,12 @@ async fn versions(document: &Document, session: &Session) -> Result<(Option<Obje
     let mut request = session.request(Verb::Patch, kind, object.namespace(), Some(object.name()));
     request.body = Some(object.0.clone());
     request.options = Options { patch_type: Some(PatchType::ThreeWay), dry_run: true, ..Options::default() };
-    Ok((before, session.object(request).await?))
+    let mut response = session.client.call(request).await?;
+    // It is shown what apply would do, which is to tell this.
+    let told = before.as_ref().and_then(|live| unapplied(kind.plural, live));
+    response.warnings.retain(|warning| Some(warning) != told.as_ref());
+    warn(&response);
+    Ok((before, object_of(response)?))
 }
 
 /// `apps.v1.Deployment.default.web`

@@ -10,21 +10,8 @@ use podwright_api::{Object, Request, Verb, rpc::ExecOptions};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// POD or TYPE/NAME
-    #[arg(value_name = "POD")]
-    pod: String,
-    /// Container name; if omitted, the default container or the first one in the Pod
-    #[arg(long, short = 'c', value_name = "NAME")]
-    container: Option<String>,
-    /// Pass stdin to the container
-    #[arg(long, short = 'i')]
-    stdin: bool,
-    /// Stdin is a TTY
-    #[arg(long, short = 't')]
-    tty: bool,
-    /// Only print output from the remote session
-    #[arg(long, short = 'q')]
-    quiet: bool,
+    #[command(flatten)]
+    target: stream::SessionArgs,
     /// The command and its arguments, after `--`
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
@@ -34,9 +21,10 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     if args.command.is_empty() {
         return Err(Failure::usage("you must specify at least one command for the container"));
     }
-    let pod = pods::one(session, &args.pod).await?;
-    let ends = Ends::wanted(args.stdin, args.tty);
-    let options = options(args.container.unwrap_or_default(), args.command, ends);
+    let target = args.target;
+    let pod = pods::one(session, &target.pod).await?;
+    let ends = Ends::wanted(target.stdin, target.tty);
+    let options = options(target.container.unwrap_or_default(), args.command, ends);
     let frames = stream::open(session, request(session, &pod, "exec", &options)?).await?;
     let status = stream::join(frames, ends).await?;
     stream::exit(status)

@@ -341,24 +341,34 @@ impl Session {
     /// Sends a request; prints warnings on standard error, like kubectl.
     pub async fn call(&self, request: Request) -> Result<Response, Status> {
         let response = self.client.call(request).await?;
-        for warning in &response.warnings {
-            errln!("Warning: {warning}");
-        }
+        warn(&response);
         Ok(response)
     }
 
     /// Sends a request whose response is one object.
     pub async fn object(&self, request: Request) -> Result<Object, Status> {
-        match self.call(request).await?.body {
-            Body::Object { bytes, .. } => Object::from_slice(&bytes),
-            Body::Status(status) => Err(*status),
-            _ => Err(Status::internal("the server did not answer with an object")),
-        }
+        object_of(self.call(request).await?)
     }
 
     /// One object by kind and name.
     pub async fn get(&self, kind: &Kind, namespace: Option<&str>, name: &str) -> Result<Object, Status> {
         self.object(self.request(Verb::Get, kind, namespace, Some(name))).await
+    }
+}
+
+/// Prints a response's warnings on standard error, like kubectl.
+fn warn(response: &Response) {
+    for warning in &response.warnings {
+        errln!("Warning: {warning}");
+    }
+}
+
+/// The object that a response consists of.
+fn object_of(response: Response) -> Result<Object, Status> {
+    match response.body {
+        Body::Object { bytes, .. } => Object::from_slice(&bytes),
+        Body::Status(status) => Err(*status),
+        _ => Err(Status::internal("the server did not answer with an object")),
     }
 }
 

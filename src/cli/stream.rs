@@ -19,6 +19,26 @@ use podwright_api::{
 };
 use podwright_client::Stream;
 
+/// The container that a session is with, and what of it is passed on.
+#[derive(clap::Args)]
+pub struct SessionArgs {
+    /// POD or TYPE/NAME
+    #[arg(value_name = "POD")]
+    pub pod: String,
+    /// Container name; if omitted, the default container or the first one in the Pod
+    #[arg(long, short = 'c', value_name = "NAME")]
+    pub container: Option<String>,
+    /// Pass stdin to the container
+    #[arg(long, short = 'i')]
+    pub stdin: bool,
+    /// Stdin is a TTY
+    #[arg(long, short = 't')]
+    pub tty: bool,
+    /// Only print output from the remote session
+    #[arg(long, short = 'q')]
+    pub quiet: bool,
+}
+
 pub type Frames = Framed<Stream, FrameCodec>;
 
 const CHUNK: usize = 64 << 10;

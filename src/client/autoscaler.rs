@@ -1,8 +1,7 @@
 //! `Autoscaler`: the parts of a HorizontalPodAutoscaler (autoscaling/v2) that the autoscaling controller uses.
 
 use k8s_openapi::{
-    Metadata, NamespaceResourceScope, Resource,
-    api::autoscaling::v2::HorizontalPodAutoscalerCondition,
+    api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerCondition},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
 use serde::{Deserialize, Serialize};
@@ -35,21 +34,4 @@ pub struct AutoscalerStatus {
     pub conditions: Vec<HorizontalPodAutoscalerCondition>,
 }
 
-impl Resource for Autoscaler {
-    const API_VERSION: &'static str = "autoscaling/v2";
-    const GROUP: &'static str = "autoscaling";
-    const KIND: &'static str = "HorizontalPodAutoscaler";
-    const VERSION: &'static str = "v2";
-    const URL_PATH_SEGMENT: &'static str = "horizontalpodautoscalers";
-    type Scope = NamespaceResourceScope;
-}
-
-impl Metadata for Autoscaler {
-    type Ty = ObjectMeta;
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-    fn metadata_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
+podwright_api::view!(Autoscaler, of HorizontalPodAutoscaler);

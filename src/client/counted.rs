@@ -213,7 +213,7 @@ mod tests {
                 Some(_) => std::future::pending().await,
                 None => Body::List(List { items: vec!["{}".into(), "{}".into()], ..List::default() }),
             };
-            Ok(Response { body, warnings: Vec::new() })
+            Ok(body.into())
         }
         async fn watch(&self, _: Request) -> Result<Receiver<WatchEvent>, Status> {
             Ok(tokio::sync::mpsc::channel(1).1)

@@ -1,7 +1,7 @@
 //! `Definition`: the parts of a CustomResourceDefinition that loops over all kinds need.
 
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use k8s_openapi::{ClusterResourceScope, Metadata, Resource};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -39,24 +39,7 @@ impl Definition {
     }
 }
 
-impl Resource for Definition {
-    const API_VERSION: &'static str = "apiextensions.k8s.io/v1";
-    const GROUP: &'static str = "apiextensions.k8s.io";
-    const KIND: &'static str = "CustomResourceDefinition";
-    const VERSION: &'static str = "v1";
-    const URL_PATH_SEGMENT: &'static str = "customresourcedefinitions";
-    type Scope = ClusterResourceScope;
-}
-
-impl Metadata for Definition {
-    type Ty = ObjectMeta;
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-    fn metadata_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
+podwright_api::view!(Definition, of CustomResourceDefinition);
 
 #[derive(Deserialize)]
 struct Wire {

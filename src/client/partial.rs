@@ -1,7 +1,7 @@
 //! `Partial`: the metadata of an object of any kind, for loops over all kinds.
 
 use k8s_openapi::{
-    ClusterResourceScope, Metadata, Resource,
+    ClusterResourceScope,
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time},
 };
 use serde::{Deserialize, Deserializer, Serialize};
@@ -13,24 +13,7 @@ pub struct Partial {
     pub metadata: ObjectMeta,
 }
 
-impl Resource for Partial {
-    const API_VERSION: &'static str = "meta.k8s.io/v1";
-    const GROUP: &'static str = "meta.k8s.io";
-    const KIND: &'static str = "PartialObjectMetadata";
-    const VERSION: &'static str = "v1";
-    const URL_PATH_SEGMENT: &'static str = "";
-    type Scope = ClusterResourceScope;
-}
-
-impl Metadata for Partial {
-    type Ty = ObjectMeta;
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-    fn metadata_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
+podwright_api::view!(Partial, "meta.k8s.io/v1", "meta.k8s.io", "v1", "PartialObjectMetadata", "", ClusterResourceScope);
 
 #[derive(Deserialize)]
 struct Wire {

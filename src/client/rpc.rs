@@ -265,7 +265,7 @@ fn response(verb: Verb, answer: rpc::Answer) -> Result<Response, Status> {
             _ => Body::Object { bytes: bytes(raw), created: answer.created },
         },
     };
-    Ok(Response { body, warnings: answer.warnings })
+    Ok(Response { body, warnings: answer.warnings, unchanged: answer.unchanged })
 }
 
 /// Forwards a subscription's items to a channel until either end closes.

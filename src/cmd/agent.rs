@@ -5,8 +5,9 @@ use ipnet::IpNet;
 use super::{
     collector::TracingArgs,
     joining::JoinArgs,
-    node::{Node, NodeArgs, ServerAt},
-    node_name, notify,
+    node::{Node, ServerAt},
+    node_args::NodeArgs,
+    notify,
     private::{self, Owner},
     shutdown,
     state_dir::StateArgs,
@@ -43,8 +44,7 @@ pub async fn run(args: Args, global: cli::Global) -> anyhow::Result<()> {
     let _tracing = args.tracing.start("podwright-agent")?;
     let paths = args.state.paths(Owner::here())?;
     let (client, server, membership) = if let Some(url) = args.join.url(&global.server)? {
-        let joining =
-            args.join.membership(url, paths.membership(), node_name::of_flags(args.node.node_name.as_deref())?);
+        let joining = args.join.membership(url, paths.membership(), args.node.name()?);
         // It may wait for minutes.
         let membership = tokio::select! {
             joined = joining => joined?,

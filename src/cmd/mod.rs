@@ -15,6 +15,7 @@ mod leave;
 mod lines;
 mod man;
 mod node;
+mod node_args;
 mod node_name;
 mod notify;
 mod oidc;

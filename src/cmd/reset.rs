@@ -19,7 +19,8 @@ use podwright_runtime::{
 
 use super::{
     folder::{self, Holdings},
-    node::{NodeArgs, shim},
+    node::shim,
+    node_args::NodeArgs,
     node_name,
     paths::Paths,
     private::{self, Owner},

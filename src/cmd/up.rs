@@ -2,7 +2,8 @@
 
 use super::{
     control_plane::{ControlPlane, ControlPlaneArgs},
-    node::{Node, NodeArgs, ServerAt},
+    node::{Node, ServerAt},
+    node_args::NodeArgs,
     notify,
     private::Owner,
     shutdown,

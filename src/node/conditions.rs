@@ -10,7 +10,7 @@ use k8s_openapi::{
 
 use super::{
     pod::{
-        intent::Intent,
+        inputs::Inputs,
         observed::{Observed, SandboxState},
     },
     resize::{IN_PROGRESS, allocation::PENDING, progress::Resize},
@@ -33,21 +33,22 @@ fn said(kind: &'static str, holds: bool) -> Said {
 pub fn conditions(
     pod: &Pod,
     parts: &[ContainerRef<'_>],
-    (intent, seen): (&Intent, &Observed),
+    known: Inputs<'_>,
     status: &PodStatus,
     old: Option<&[PodCondition]>,
     now: Timestamp,
 ) -> Vec<PodCondition> {
+    let seen = known.seen;
     let old = old.unwrap_or_default();
     let phase = status.phase.as_deref().unwrap_or_default();
     let containers_ready = containers_ready(parts, seen, status, phase);
     let ready = ready(pod, &containers_ready, old);
-    let sandbox = seen.sandbox.state == SandboxState::Ready && (!seen.sandbox.ips.is_empty() || pod.host_network());
+    let sandbox = known.sandbox_is(SandboxState::Ready) && (!seen.sandbox.ips.is_empty() || pod.host_network());
     let own = [said("PodReadyToStartContainers", sandbox), initialized(parts, seen, phase), ready, containers_ready];
 
     let mut all: Vec<PodCondition> = own.into_iter().map(|s| condition(pod, s, old, now)).collect();
-    all.extend(resize(&seen.resize, old, now));
-    if intent.stop().is_some_and(|stop| stop.disruption) {
+    all.extend(resize(&known.progress.resize, old, now));
+    if known.intent.stop().is_some_and(|stop| stop.disruption) {
         let why = Said {
             reason: Some("TerminationByKubelet"),
             message: status.message.clone(),

@@ -26,7 +26,7 @@ use super::{
         ActionError, Executor, ExecutorError, PullProgress, Pulled, Ran, RecoveredPod, Resized, Running, RuntimeEvent,
         StartOrder, Started,
     },
-    pod::observed::{Attempt, Exit, Observed},
+    pod::observed::{Attempt, Exit},
     spec::{ContainerRef, Role},
     storage::{Disks, Thresholds, Usage},
     usage::meter::Sample,
@@ -94,9 +94,9 @@ impl Executor for Counted {
         self.inner.release_volumes(pod).await
     }
 
-    async fn start_sandbox(&self, pod: &Arc<Pod>, attempt: u32, seen: &Observed) -> Result<Vec<IpAddr>, ActionError> {
+    async fn start_sandbox(&self, pod: &Arc<Pod>, attempt: u32, history: &str) -> Result<Vec<IpAddr>, ActionError> {
         self.counters.add(&STARTED_PODS, &[]);
-        let started = self.operation("run_podsandbox", self.inner.start_sandbox(pod, attempt, seen)).await;
+        let started = self.operation("run_podsandbox", self.inner.start_sandbox(pod, attempt, history)).await;
         if started.is_err() {
             self.counters.add(&STARTED_PODS_ERRORS, &[]);
         }

@@ -12,6 +12,7 @@ use super::{
     pod::{
         intent::Failure,
         observed::{Attempt, Exit, Observed},
+        progress::Progress,
     },
     spec::ContainerRef,
     storage::{Disks, Thresholds, Usage},
@@ -180,6 +181,7 @@ pub enum RuntimeEvent {
 pub struct RecoveredPod {
     pub pod: Pod,
     pub seen: Observed,
+    pub progress: Progress,
 }
 
 /// The machine, real or hollow. All methods are idempotent.
@@ -215,12 +217,12 @@ pub trait Executor: Send + Sync + 'static {
     /// Part of it remains. The rest is gone.
     async fn release_volumes(&self, pod: &Pod) -> Result<(), ExecutorError>;
 
-    /// Creates the sandbox and connects it; returns the Pod's addresses. `seen` is stored for a later agent.
+    /// Creates the sandbox and connects it; returns the Pod's addresses. The containers' `history` is stored for a later agent.
     ///
     /// # Errors
     ///
     /// The sandbox was not created or not connected: calling again continues from there.
-    async fn start_sandbox(&self, pod: &Arc<Pod>, attempt: u32, seen: &Observed) -> Result<Vec<IpAddr>, ActionError>;
+    async fn start_sandbox(&self, pod: &Arc<Pod>, attempt: u32, history: &str) -> Result<Vec<IpAddr>, ActionError>;
     /// Stops the sandbox with everything in it, and disconnects it; its containers remain for inspection.
     ///
     /// # Errors

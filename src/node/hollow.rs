@@ -18,7 +18,7 @@ use super::{
         ActionError, Executor, ExecutorError, PullProgress, Pulled, Ran, RecoveredPod, Resized, Running, RuntimeEvent,
         StartOrder, Started,
     },
-    pod::observed::{Attempt, Exit, Observed},
+    pod::observed::{Attempt, Exit},
     spec::{ContainerRef, PodExt},
     translate::sandbox_id,
     usage::{hollow::Pretence, meter::Sample},
@@ -75,7 +75,7 @@ impl Executor for Hollow {
     async fn release_volumes(&self, _pod: &Pod) -> Result<(), ExecutorError> {
         Ok(())
     }
-    async fn start_sandbox(&self, pod: &Arc<Pod>, _attempt: u32, _seen: &Observed) -> Result<Vec<IpAddr>, ActionError> {
+    async fn start_sandbox(&self, pod: &Arc<Pod>, _attempt: u32, _history: &str) -> Result<Vec<IpAddr>, ActionError> {
         Ok(self.allocate(pod.uid()))
     }
     async fn stop_sandbox(&self, pod: &Pod, _attempt: u32) -> Result<(), ExecutorError> {

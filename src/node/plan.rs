@@ -1,4 +1,4 @@
-//! What to do next for one Pod, as data: `(Pod, Intent, Observed, now) -> PodActions`. Pure; upstream's counterpart is `computePodActions`.
+//! What to do next for one Pod, as data: `(Pod, Inputs, now) -> PodActions`. Pure; upstream's counterpart is `computePodActions`.
 
 use std::collections::BTreeSet;
 
@@ -8,8 +8,10 @@ use k8s_openapi::api::core::v1::{Container as ContainerSpec, Pod, Volume};
 use super::{
     backoff::{later, pause},
     pod::{
+        inputs::Inputs,
         intent::{Failure, Intent, Stop},
-        observed::{Attempt, Busy, Container, Exit, Image, Observed, Refresh, SandboxState},
+        observed::{Attempt, Container, Exit, Image, SandboxState},
+        progress::{Busy, ContainerProgress},
         step::Step,
         volumes::{PodVolumes, VolumeState},
     },
@@ -94,11 +96,11 @@ impl PodActions {
 }
 
 /// The next steps for `pod`.
-pub fn plan(pod: &Pod, intent: &Intent, seen: &Observed, now: Timestamp) -> PodActions {
+pub fn plan(pod: &Pod, known: Inputs<'_>, now: Timestamp) -> PodActions {
     let mut plan = PodActions::default();
-    match intent {
-        Intent::Run => run(&mut plan, pod, seen, now),
-        Intent::Stop(stop) => end(&mut plan, pod, seen, stop, now),
+    match known.intent {
+        Intent::Run => run(&mut plan, pod, known, now),
+        Intent::Stop(stop) => end(&mut plan, pod, known, stop, now),
     }
     plan
 }
@@ -111,8 +113,8 @@ pub fn plan(pod: &Pod, intent: &Intent, seen: &Observed, now: Timestamp) -> PodA
 /// 4. apply allocated resources to those that go on,
 /// 5. set up volumes and sandbox,
 /// 6. pull images and start containers in order.
-fn run(plan: &mut PodActions, pod: &Pod, seen: &Observed, now: Timestamp) {
-    if let (Some(seconds), Some(since)) = (pod.spec().active_deadline_seconds, seen.active_since) {
+fn run(plan: &mut PodActions, pod: &Pod, known: Inputs<'_>, now: Timestamp) {
+    if let (Some(seconds), Some(since)) = (pod.spec().active_deadline_seconds, known.seen.active_since) {
         let end = later(since, std::time::Duration::from_secs(seconds.max(0) as u64));
         if !plan.due(Some(end), now) {
             // The active deadline has not passed.
@@ -125,34 +127,34 @@ fn run(plan: &mut PodActions, pod: &Pod, seen: &Observed, now: Timestamp) {
     }
 
     let parts = pod.parts();
-    let Some(wanted) = wanted(pod, &parts, seen) else { return plan.act(Action::Finish) };
+    let Some(wanted) = wanted(pod, &parts, known) else { return plan.act(Action::Finish) };
 
     for part in &parts {
-        restart_running(plan, pod, part, seen.container(part.name()), now);
+        restart_running(plan, pod, part, known, now);
     }
-    let resizing = resize(plan, &parts, seen, now);
+    let resizing = resize(plan, &parts, known, now);
 
-    mount_volumes(plan, pod, &parts, &seen.volumes, now);
-    match seen.sandbox.state {
-        SandboxState::None if plan.due(seen.sandbox.waits(now), now) => plan.act(Action::StartSandbox),
-        SandboxState::Stopped
-            if !seen.resize.busy
-                && seen.containers.values().all(Container::is_still)
-                && plan.due(seen.sandbox.renewal.waits(now), now) =>
-        {
-            plan.act(Action::RenewSandbox);
+    let progress = known.progress;
+    mount_volumes(plan, pod, &parts, &progress.volumes, now);
+    if known.sandbox_is(SandboxState::None) {
+        if plan.due(progress.sandbox.start.waits(now), now) {
+            plan.act(Action::StartSandbox);
         }
-        _ => {}
+    } else if known.sandbox_is(SandboxState::Stopped)
+        && !progress.resize.busy
+        && known.all_still()
+        && plan.due(progress.sandbox.renewal.waits(now), now)
+    {
+        plan.act(Action::RenewSandbox);
     }
 
-    let mut starting = resizing || seen.containers.values().any(|c| c.busy == Busy::Starting);
-    let ready = seen.sandbox.state == SandboxState::Ready && has_volumes(pod, &parts, &seen.volumes);
+    let mut starting = resizing || progress.containers.values().any(|c| c.busy == Busy::Starting);
+    let ready = known.sandbox_is(SandboxState::Ready) && has_volumes(pod, &parts, &progress.volumes);
     for part in wanted {
-        let container = seen.container(part.name());
-        if container.busy != Busy::Idle || !may_start(plan, pod, part, container, now) {
+        if known.of(part.name()).busy != Busy::Idle || !may_start(plan, pod, part, known, now) {
             continue;
         }
-        match &container.image {
+        match &known.container(part.name()).image {
             // Permission for one image says nothing about another that replaced it since.
             Image::Ready { name, .. } if *name == part.container.image.as_deref().unwrap_or_default() => {
                 if ready && !starting {
@@ -202,27 +204,26 @@ fn used_volumes<'a>(pod: &'a Pod, parts: &'a [ContainerRef<'_>]) -> impl Iterato
 }
 
 /// The containers that should run and do not; `None` if the Pod has completed or cannot go on.
-fn wanted<'a>(pod: &Pod, parts: &'a [ContainerRef<'a>], seen: &Observed) -> Option<Vec<&'a ContainerRef<'a>>> {
+fn wanted<'a>(pod: &Pod, parts: &'a [ContainerRef<'a>], known: Inputs<'_>) -> Option<Vec<&'a ContainerRef<'a>>> {
     let mut wanted = Vec::new();
     let is_main = |p: &&ContainerRef<'_>| p.role == Role::Main;
     let begun = |p: &ContainerRef<'_>| {
-        let c = seen.container(p.name());
-        c.attempt.as_ref().is_some_and(|a| a.current) || c.busy == Busy::Starting
+        let attempt = known.container(p.name()).attempt.as_ref();
+        attempt.is_some_and(|a| a.current) || known.of(p.name()).busy == Busy::Starting
     };
     let initialized = parts.iter().filter(is_main).any(begun);
     let over = |p: &ContainerRef<'_>| {
-        let c = seen.container(p.name());
-        let exit = c.attempt.as_ref().and_then(|a| a.exit.as_ref());
-        c.is_still() && !c.renewing && exit.is_some_and(|e| !restarts(pod, p, e))
+        let exit = known.container(p.name()).last_exit();
+        known.is_still(p.name()) && !known.of(p.name()).renewing && exit.is_some_and(|e| !restarts(pod, p, e))
     };
     if parts.iter().filter(is_main).all(over) {
         return None;
     }
 
     // Ephemeral containers do not wait for whatever holds up the Pod.
-    wanted.extend(parts.iter().filter(|p| p.role == Role::Ephemeral && seen.container(p.name()).attempt.is_none()));
+    wanted.extend(parts.iter().filter(|p| p.role == Role::Ephemeral && known.container(p.name()).attempt.is_none()));
     for part in parts.iter().filter(|p| matches!(p.role, Role::Init | Role::Sidecar)) {
-        let container = seen.container(part.name());
+        let container = known.container(part.name());
         match part.role {
             Role::Sidecar => {
                 if !container.is_running() {
@@ -244,9 +245,9 @@ fn wanted<'a>(pod: &Pod, parts: &'a [ContainerRef<'a>], seen: &Observed) -> Opti
         }
     }
     for part in parts.iter().filter(is_main) {
-        let container = seen.container(part.name());
-        let ended = container.attempt.as_ref().and_then(|a| a.exit.as_ref());
-        if !container.is_running() && (container.renewing || ended.is_none_or(|exit| restarts(pod, part, exit))) {
+        let (container, renewing) = (known.container(part.name()), known.of(part.name()).renewing);
+        let may_restart = || container.last_exit().is_none_or(|exit| restarts(pod, part, exit));
+        if !container.is_running() && (renewing || may_restart()) {
             wanted.push(part);
         }
     }
@@ -288,8 +289,9 @@ fn matching_rule(container: &ContainerSpec, code: i32) -> Option<&str> {
 }
 
 /// Stops a running container that is unhealthy, whose image changed, or whose resources can only change by a restart.
-fn restart_running(plan: &mut PodActions, pod: &Pod, part: &ContainerRef<'_>, container: &Container, now: Timestamp) {
-    if !container.is_running() || container.busy == Busy::Starting {
+fn restart_running(plan: &mut PodActions, pod: &Pod, part: &ContainerRef<'_>, known: Inputs<'_>, now: Timestamp) {
+    let (container, progress) = (known.container(part.name()), known.of(part.name()));
+    if !container.is_running() || progress.busy == Busy::Starting {
         return;
     }
     let Some(attempt) = &container.attempt else { return };
@@ -300,9 +302,10 @@ fn restart_running(plan: &mut PodActions, pod: &Pod, part: &ContainerRef<'_>, co
         None if must_restart(part, container) => {
             let why = format!("Container {} resize requires restart", part.name());
             let (name, deadline) = (part.name().to_owned(), after(now, pod.grace().max(1)));
-            return stop(plan, container, StopContainer { container: name, deadline, why, renew: true }, now);
+            let order = StopContainer { container: name, deadline, why, renew: true };
+            return stop(plan, container, progress, order, now);
         }
-        None if container.renewing && container.busy == Busy::Idle => {
+        None if progress.renewing && progress.busy == Busy::Idle => {
             return plan.act(Action::Keep(part.name().to_owned()));
         }
         None => return,
@@ -314,54 +317,56 @@ fn restart_running(plan: &mut PodActions, pod: &Pod, part: &ContainerRef<'_>, co
     // An init container that exits with success on its signal has completed.
     let renew = changed && matches!(part.role, Role::Main | Role::Sidecar);
     let (name, deadline) = (part.name().to_owned(), after(now, grace));
-    stop(plan, container, StopContainer { container: name, deadline, why, renew }, now);
+    stop(plan, container, progress, StopContainer { container: name, deadline, why, renew }, now);
 }
 
 /// Applies allocated resources, after stopping containers that get them by a restart. Returns whether starts must wait.
-fn resize(plan: &mut PodActions, parts: &[ContainerRef<'_>], seen: &Observed, now: Timestamp) -> bool {
-    let Some(progress) = &seen.resize.progress else { return false };
-    let behind = || parts.iter().filter(|p| is_behind(p, seen.container(p.name())));
-    let moving = |p: &ContainerRef<'_>| matches!(seen.container(p.name()).busy, Busy::Starting | Busy::Stopping { .. });
-    let waits = seen.resize.busy
+fn resize(plan: &mut PodActions, parts: &[ContainerRef<'_>], known: Inputs<'_>, now: Timestamp) -> bool {
+    let resize = &known.progress.resize;
+    let Some(progress) = &resize.progress else { return false };
+    let behind = || parts.iter().filter(|p| is_behind(p, known.container(p.name())));
+    let moving = |p: &ContainerRef<'_>| matches!(known.of(p.name()).busy, Busy::Starting | Busy::Stopping { .. });
+    let waits = resize.busy
         || parts.iter().filter(|p| matches!(p.role, Role::Main | Role::Sidecar)).any(moving)
-        || behind().any(|p| must_restart(p, seen.container(p.name())));
-    if waits || seen.sandbox.state != SandboxState::Ready {
+        || behind().any(|p| must_restart(p, known.container(p.name())));
+    if waits || !known.sandbox_is(SandboxState::Ready) {
         return waits;
     }
     let due = match &progress.step {
         failed @ Step::Failed { .. } => plan.due(failed.waits(now), now),
         Step::Done => behind().next().is_some(),
-        Step::Undone | Step::Doing => true,
+        Step::Undone | Step::Doing { .. } => true,
     };
     if due {
         plan.act(Action::Resize(behind().map(|p| p.name().to_owned()).collect()));
-    } else if progress.step == Step::Done && !seen.containers.values().any(|c| c.renewing) {
+    } else if progress.step == Step::Done && !known.progress.containers.values().any(|c| c.renewing) {
         plan.act(Action::Resized);
     }
     due
 }
 
 /// Whether a container that is not running may start: its back-off and retry delays have passed.
-fn may_start(plan: &mut PodActions, pod: &Pod, part: &ContainerRef<'_>, container: &Container, now: Timestamp) -> bool {
-    let exit = container.attempt.as_ref().and_then(|a| a.exit.as_ref()).filter(|_| !container.renewing);
-    if let Some(until) = exit.and_then(|exit| container.backoff.until(exit.finished_at, now)) {
+fn may_start(plan: &mut PodActions, pod: &Pod, part: &ContainerRef<'_>, known: Inputs<'_>, now: Timestamp) -> bool {
+    let progress = known.of(part.name());
+    let exit = known.container(part.name()).last_exit().filter(|_| !progress.renewing);
+    if let Some(until) = exit.and_then(|exit| progress.backoff.until(exit.finished_at, now)) {
         plan.wake(until);
-        let delay = super::events::duration(container.backoff.delay());
+        let delay = super::events::duration(progress.backoff.delay());
         let (name, full) = (part.name(), pod.full_name());
         let message = format!("back-off {delay} restarting failed container={name} pod={full}");
-        if container.waiting.as_ref().is_none_or(|w| w.message != message) {
+        if progress.waiting.as_ref().is_none_or(|w| w.message != message) {
             plan.act(Action::BackOff { container: name.to_owned(), message });
         }
         return false;
     }
-    plan.due(container.waits(now), now)
+    plan.due(progress.waits(now), now)
 }
 
 /// A Pod that should end: regular containers first, then sidecars in reverse order, each when all before it are gone or the grace
 /// period is over (KEP-753); then the sandbox, the volumes, and everything else if the Pod was deleted.
-fn end(plan: &mut PodActions, pod: &Pod, seen: &Observed, ends: &Stop, now: Timestamp) {
+fn end(plan: &mut PodActions, pod: &Pod, known: Inputs<'_>, ends: &Stop, now: Timestamp) {
     let parts = pod.parts();
-    let is_still = |p: &ContainerRef<'_>| seen.container(p.name()).is_still();
+    let is_still = |p: &ContainerRef<'_>| known.is_still(p.name());
     let late = now >= ends.deadline;
     let mut before = parts.iter().filter(|p| p.role != Role::Sidecar).all(is_still);
     for part in parts.iter().rev().filter(|p| !is_still(p)) {
@@ -373,64 +378,69 @@ fn end(plan: &mut PodActions, pod: &Pod, seen: &Observed, ends: &Stop, now: Time
             }
             before = false;
             deadline = deadline.max(after(now, LEAST_GRACE.min(ends.grace)));
-            if let Busy::Stopping { deadline: promised } = seen.container(part.name()).busy {
+            if let Busy::Stopping { deadline: promised } = known.of(part.name()).busy {
                 deadline = promised.min(deadline);
             }
         }
         let why = format!("Stopping container {}", part.name());
         let order = StopContainer { container: part.name().to_owned(), deadline, why, renew: false };
-        stop(plan, seen.container(part.name()), order, now);
+        stop(plan, known.container(part.name()), known.of(part.name()), order, now);
     }
-    if !parts.iter().all(is_still) || is_busy(seen) {
+    let progress = known.progress;
+    if !parts.iter().all(is_still) || progress.is_writing() {
         return;
     }
-    match seen.sandbox.state {
-        SandboxState::Ready => return plan.act(Action::StopSandbox),
-        SandboxState::Starting | SandboxState::Stopping => return,
-        SandboxState::None | SandboxState::Stopped => {}
+    if known.sandbox_is(SandboxState::Ready) {
+        return plan.act(Action::StopSandbox);
+    }
+    if !has_no_sandbox(known) {
+        return;
     }
     let due = |plan: &mut PodActions, step: &Step| match step {
         Step::Undone => true,
         failed @ Step::Failed { .. } => plan.due(failed.waits(now), now),
-        Step::Doing | Step::Done => false,
+        Step::Doing { .. } | Step::Done => false,
     };
     // Whoever removes it stops it.
-    if !ends.remove && seen.sandbox.stop.has_failed() && due(plan, &seen.sandbox.stop) {
+    if !ends.remove && progress.sandbox.stop.has_failed() && due(plan, &progress.sandbox.stop) {
         return plan.act(Action::StopSandbox);
     }
     if ends.remove {
-        if due(plan, &seen.removal) {
+        if due(plan, &progress.removal) {
             plan.act(Action::Remove);
         }
-    } else if seen.volumes != PodVolumes::Absent || seen.release.has_failed() && due(plan, &seen.release) {
+    } else if progress.volumes != PodVolumes::Absent || progress.release.has_failed() && due(plan, &progress.release) {
         plan.act(Action::ReleaseVolumes);
     }
 }
 
-/// Whether an operation is writing below the Pod's folder or to its cgroups: ending the Pod must wait for it.
-fn is_busy(seen: &Observed) -> bool {
-    let is_doing = [&seen.release, &seen.sandbox.stop].contains(&&Step::Doing);
-    is_doing || seen.volumes.is_busy() || seen.refresh != Refresh::Idle || seen.resize.busy
+/// Whether no sandbox runs, nor is about to or just stopping.
+fn has_no_sandbox(known: Inputs<'_>) -> bool {
+    known.sandbox_is(SandboxState::None) || known.sandbox_is(SandboxState::Stopped)
 }
 
 /// Whether everything of the Pod, including its containers, has ended and been released.
-pub fn ended(parts: &[ContainerRef<'_>], intent: &Intent, seen: &Observed) -> bool {
-    !intent.is_run()
-        && parts.iter().all(|p| seen.container(p.name()).is_still())
-        && matches!(seen.sandbox.state, SandboxState::None | SandboxState::Stopped)
-        && !seen.volumes.is_busy()
-        && seen.refresh == Refresh::Idle
-        && !seen.resize.busy
+pub fn ended(parts: &[ContainerRef<'_>], known: Inputs<'_>) -> bool {
+    !known.intent.is_run()
+        && parts.iter().all(|p| known.is_still(p.name()))
+        && has_no_sandbox(known)
+        && !known.progress.is_changing_parts()
 }
 
 /// Stops a container, unless a stop with the same or an earlier deadline is in progress, or one has just failed.
-fn stop(plan: &mut PodActions, container: &Container, order: StopContainer, now: Timestamp) {
-    let promised = match container.busy {
+fn stop(
+    plan: &mut PodActions,
+    container: &Container,
+    progress: &ContainerProgress,
+    order: StopContainer,
+    now: Timestamp,
+) {
+    let promised = match progress.busy {
         Busy::Stopping { deadline } => Some(deadline),
         _ => None,
     };
     let is_new = promised.is_none_or(|promised| promised > order.deadline);
-    if container.is_running() && is_new && plan.due(pause(container.stop_at, STOP_PAUSE, now), now) {
+    if container.is_running() && is_new && plan.due(pause(progress.stop_at, STOP_PAUSE, now), now) {
         plan.act(Action::Stop(order));
     }
 }

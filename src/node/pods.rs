@@ -26,6 +26,7 @@ use super::{
         event::PodEvent,
         intent::{Intent, Stop},
         observed::{Observed, SandboxState},
+        progress::Progress,
     },
     references::References,
     resize::allocation::{Allocation, Allotment},
@@ -155,25 +156,25 @@ impl Pods {
         let mut pods: Vec<Arc<Pod>> = wanted.list().into_iter().filter(|p| !p.is_mirror()).collect();
         pods.sort_by(|a, b| a.metadata.creation_timestamp.cmp(&b.metadata.creation_timestamp));
         for pod in pods.iter().chain(statics) {
-            if let Some(RecoveredPod { pod: admitted, mut seen }) = found.remove(pod.uid()) {
+            if let Some(RecoveredPod { pod: admitted, mut seen, progress }) = found.remove(pod.uid()) {
                 restore_status::carry_over(pod, &mut seen);
-                self.spawn(pod.clone(), Intent::Run, seen, Allocation::of(&admitted));
+                self.spawn(pod.clone(), (Intent::Run, seen, progress), Allocation::of(&admitted));
             }
         }
         for object in wanted.undecodable() {
             // It is not deleted: it goes on as it was admitted.
-            if let Some(RecoveredPod { pod, mut seen }) = found.remove(&object.uid) {
+            if let Some(RecoveredPod { pod, mut seen, progress }) = found.remove(&object.uid) {
                 let allocated = Allocation::of(&pod);
                 let pod = undecodable::overlay(&pod, &object.object);
                 restore_status::carry_over(&pod, &mut seen);
-                self.spawn(Arc::new(pod), Intent::Run, seen, allocated);
+                self.spawn(Arc::new(pod), (Intent::Run, seen, progress), allocated);
             }
         }
-        for (_, RecoveredPod { pod, seen }) in found {
+        for (_, RecoveredPod { pod, seen, progress }) in found {
             let uid = pod.uid().to_owned();
             tracing::info!(pod = %pod.full_name(), "a Pod was deleted while the agent was down");
             let allocated = Allocation::of(&pod);
-            self.spawn(Arc::new(pod), Intent::Run, seen, allocated);
+            self.spawn(Arc::new(pod), (Intent::Run, seen, progress), allocated);
             self.tell(&uid, PodEvent::Gone);
         }
         wanted.list().iter().filter(|pod| pod.is_mirror()).for_each(|mirror| self.mirrors.found(mirror));
@@ -183,12 +184,12 @@ impl Pods {
         }
     }
 
-    fn spawn(&mut self, pod: Arc<Pod>, intent: Intent, seen: Observed, allocated: Allocation) {
+    fn spawn(&mut self, pod: Arc<Pod>, from: (Intent, Observed, Progress), allocated: Allocation) {
         let uid = pod.uid().to_owned();
         let allotment = Allotment::new(&pod, allocated);
         self.shared.residents.put(pod.clone());
         self.references.put(&pod);
-        let handle = worker::spawn(self.shared.clone(), pod, (intent, seen), allotment, self.finished.clone());
+        let handle = worker::spawn(self.shared.clone(), pod, from, allotment, self.finished.clone());
         self.workers.insert(uid, handle);
     }
 
@@ -242,9 +243,9 @@ impl Pods {
     async fn replace(&mut self, uid: &str) {
         let Some(Handle { pod, gone, allotment, .. }) = self.workers.remove(uid) else { return };
         match self.shared.executor.find_one(uid).await {
-            Some(RecoveredPod { mut seen, .. }) => {
+            Some(RecoveredPod { mut seen, progress, .. }) => {
                 restore_status::carry_over(&pod, &mut seen);
-                self.spawn(pod.clone(), Intent::Run, seen, allotment.allocated);
+                self.spawn(pod.clone(), (Intent::Run, seen, progress), allotment.allocated);
             }
             None => self.begin(pod.clone()),
         }
@@ -335,7 +336,8 @@ impl Pods {
 
     /// Starts a Pod of which nothing exists on this node yet.
     fn begin(&mut self, pod: Arc<Pod>) {
-        let (mut intent, seen) = (Intent::Run, restore_status::recall(&pod, self.shared.env.now()));
+        let mut intent = Intent::Run;
+        let (seen, progress) = restore_status::recall(&pod, self.shared.env.now());
         let fresh = pod.metadata.deletion_timestamp.is_none() && !pod.is_terminal();
         let allocated = Allocation::recalled(&pod);
         if fresh {
@@ -353,7 +355,7 @@ impl Pods {
             }
         }
         let (uid, granted) = (pod.uid().to_owned(), allocated.satisfies(&pod));
-        self.spawn(pod, intent, seen, allocated);
+        self.spawn(pod, (intent, seen, progress), allocated);
         if !granted {
             self.grant(&uid);
         }
@@ -419,7 +421,7 @@ impl Pods {
                 self.shared.recorder.warning(storage::node(&self.shared), reason, message);
             }
             RuntimeEvent::Lagged => {
-                for RecoveredPod { pod, seen } in self.shared.executor.find().await {
+                for RecoveredPod { pod, seen, .. } in self.shared.executor.find().await {
                     self.catch_up(&pod, &seen);
                 }
             }

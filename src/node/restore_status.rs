@@ -7,7 +7,10 @@ use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod}
 
 use super::{
     plan,
-    pod::observed::{Attempt, Container, Exit, Observed},
+    pod::{
+        observed::{Attempt, Container, Exit, Observed},
+        progress::{ContainerProgress, Progress},
+    },
     spec::{ContainerRef, PodExt, Role},
     status::{CONTAINER_ID, container_id},
 };
@@ -37,21 +40,22 @@ pub fn carry_over(pod: &Pod, seen: &mut Observed) {
 
 /// For a Pod that was not found: how its containers exited, and how often they were started. One that was running has exited since,
 /// with unknown result. So a container that must not run twice does not, even after a backup is restored.
-pub fn recall(pod: &Pod, now: Timestamp) -> Observed {
-    let mut seen = Observed::default();
+pub fn recall(pod: &Pod, now: Timestamp) -> (Observed, Progress) {
+    let (mut seen, mut progress) = (Observed::default(), Progress::default());
     if pod.is_terminal() {
-        return seen;
+        return (seen, progress);
     }
     let parts = pod.parts();
     let by_name: HashMap<&str, &ContainerRef<'_>> = parts.iter().map(|part| (part.name(), part)).collect();
     for known in statuses(pod) {
         if let Some(attempt) = last_attempt(known, now) {
             let renewing = by_name.get(&*known.name).is_some_and(|part| was_renewing(pod, part, known, &attempt));
-            let container = Container { attempt: Some(attempt), renewing, ..Container::default() };
+            let container = Container { attempt: Some(attempt), ..Container::default() };
             seen.containers.insert(known.name.clone(), container);
+            progress.containers.insert(known.name.clone(), ContainerProgress { renewing, ..Default::default() });
         }
     }
-    seen
+    (seen, progress)
 }
 
 /// Whether a container was to be restarted although its restart policy would not.

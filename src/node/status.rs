@@ -1,4 +1,4 @@
-//! Computes a Pod's status: `(Pod, Intent, Observed) -> PodStatus`. Pure; wording and reasons are upstream's.
+//! Computes a Pod's status: `(Pod, Inputs) -> PodStatus`. Pure; wording and reasons are upstream's.
 
 use std::net::IpAddr;
 
@@ -15,8 +15,9 @@ use super::{
     conditions,
     plan::{self, restart_count},
     pod::{
-        intent::Intent,
-        observed::{Attempt, Busy, Container, Exit, Observed, SandboxState},
+        inputs::Inputs,
+        observed::{Attempt, Exit, SandboxState},
+        progress::{Busy, ContainerProgress},
     },
     qos,
     spec::{ContainerRef, PodExt, Role},
@@ -39,19 +40,20 @@ impl Host {
     }
 }
 
-/// The status of `pod` as `seen`. `pod.status` is the latest known one: it supplies what others own (unknown conditions) and what
+/// The status of `pod` as `known`. `pod.status` is the latest known one: it supplies what others own (unknown conditions) and what
 /// must never go backwards (a terminal phase, transition times).
-pub fn status(pod: &Pod, intent: &Intent, seen: &Observed, host: &Host, now: Timestamp) -> PodStatus {
+pub fn status(pod: &Pod, known: Inputs<'_>, host: &Host, now: Timestamp) -> PodStatus {
+    let Inputs { intent, seen, .. } = known;
     let old = pod.status.clone().unwrap_or_default();
-    if pod.is_terminal() && seen.containers.is_empty() {
+    if pod.is_terminal() && known.is_untouched() {
         // Nothing of it is left here: the final status was reported when it ended.
         return old;
     }
     let parts = pod.parts();
-    let course = Course::of(&parts, intent, seen);
+    let course = Course::of(&parts, known);
     let statuses = |roles: &[Role]| -> Option<Vec<ContainerStatus>> {
         let of_roles = parts.iter().enumerate().filter(|(_, p)| roles.contains(&p.role));
-        let all: Vec<_> = of_roles.map(|(place, p)| container_status(pod, place, p, seen, &course)).collect();
+        let all: Vec<_> = of_roles.map(|(place, p)| container_status(pod, place, p, known, &course)).collect();
         (!all.is_empty()).then_some(all)
     };
     let init = statuses(&[Role::Init, Role::Sidecar]);
@@ -60,11 +62,11 @@ pub fn status(pod: &Pod, intent: &Intent, seen: &Observed, host: &Host, now: Tim
 
     let phase = match old.phase.as_deref() {
         Some(terminal @ ("Succeeded" | "Failed")) => terminal.to_owned(),
-        _ => phase(pod, &parts, seen, course.ended).to_owned(),
+        _ => phase(pod, &parts, known, course.ended).to_owned(),
     };
     let failure = intent.stop().and_then(|stop| stop.failure.clone());
     let ips: Vec<String> = match pod.host_network() {
-        true if seen.sandbox.state != SandboxState::None => host.addresses.iter().map(IpAddr::to_string).collect(),
+        true if !known.sandbox_is(SandboxState::None) => host.addresses.iter().map(IpAddr::to_string).collect(),
         true => Vec::new(),
         false => seen.sandbox.ips.iter().map(IpAddr::to_string).collect(),
     };
@@ -94,8 +96,7 @@ pub fn status(pod: &Pod, intent: &Intent, seen: &Observed, host: &Host, now: Tim
         status.phase = Some("Failed".into());
     }
     limit_messages(&mut status);
-    status.conditions =
-        Some(conditions::conditions(pod, &parts, (intent, seen), &status, old.conditions.as_deref(), now));
+    status.conditions = Some(conditions::conditions(pod, &parts, known, &status, old.conditions.as_deref(), now));
     status
 }
 
@@ -114,18 +115,18 @@ struct Course {
 }
 
 impl Course {
-    fn of(parts: &[ContainerRef<'_>], intent: &Intent, seen: &Observed) -> Course {
-        let tried = |p: &ContainerRef<'_>| seen.container(p.name()).attempt.is_some();
+    fn of(parts: &[ContainerRef<'_>], known: Inputs<'_>) -> Course {
+        let tried = |p: &ContainerRef<'_>| known.container(p.name()).attempt.is_some();
         let is_init = |p: &ContainerRef<'_>| matches!(p.role, Role::Init | Role::Sidecar);
         let done = |p: &ContainerRef<'_>| {
-            let last = seen.container(p.name());
+            let last = known.container(p.name());
             last.succeeded() || last.started
         };
-        let failed = intent.stop().is_some_and(|stop| stop.failure.is_some());
+        let failed = known.intent.stop().is_some_and(|stop| stop.failure.is_some());
         Course {
-            stopping: !intent.is_run(),
-            refused: failed && seen.sandbox.state == SandboxState::None && seen.containers.is_empty(),
-            ended: plan::ended(parts, intent, seen),
+            stopping: !known.intent.is_run(),
+            refused: failed && known.sandbox_is(SandboxState::None) && known.is_untouched(),
+            ended: plan::ended(parts, known),
             last_tried: parts.iter().rposition(|p| is_init(p) && tried(p)),
             initialized: parts.iter().rfind(|p| is_init(p)).is_none_or(done)
                 || parts.iter().any(|p| !is_init(p) && tried(p)),
@@ -147,13 +148,13 @@ fn old_ips(old: &PodStatus) -> Vec<String> {
 }
 
 /// Upstream's `getPhase`.
-fn phase(pod: &Pod, parts: &[ContainerRef<'_>], seen: &Observed, over: bool) -> &'static str {
+fn phase(pod: &Pod, parts: &[ContainerRef<'_>], known: Inputs<'_>, over: bool) -> &'static str {
     let (mut pending_init, mut failed_init) = (0, 0);
     let (mut waiting, mut running, mut stopped, mut succeeded) = (0, 0, 0, 0);
-    let begun = parts.iter().filter(|p| p.role == Role::Main).any(|p| seen.container(p.name()).attempt.is_some());
+    let begun = parts.iter().filter(|p| p.role == Role::Main).any(|p| known.container(p.name()).attempt.is_some());
     for part in parts {
-        let container = seen.container(part.name());
-        let last_exit = container.attempt.as_ref().and_then(|a| a.exit.as_ref());
+        let container = known.container(part.name());
+        let last_exit = container.last_exit();
         match part.role {
             Role::Ephemeral => {}
             Role::Sidecar if begun || container.started => {}
@@ -164,7 +165,7 @@ fn phase(pod: &Pod, parts: &[ContainerRef<'_>], seen: &Observed, over: bool) -> 
                 None => pending_init += 1,
             },
             // It restarts in a moment: it has not ended.
-            Role::Main if container.is_running() || (container.renewing && !over) => running += 1,
+            Role::Main if container.is_running() || (known.of(part.name()).renewing && !over) => running += 1,
             Role::Main => match last_exit {
                 Some(exit) => {
                     stopped += 1;
@@ -195,12 +196,12 @@ fn container_status(
     pod: &Pod,
     place: usize,
     part: &ContainerRef<'_>,
-    seen: &Observed,
+    known: Inputs<'_>,
     course: &Course,
 ) -> ContainerStatus {
-    let container = seen.container(part.name());
+    let container = known.container(part.name());
     let attempt = container.attempt.as_ref();
-    let (state, last_state) = states(pod, place, part, seen, course);
+    let (state, last_state) = states(pod, place, part, known, course);
     let running = container.is_running();
     let done = part.role == Role::Init && container.succeeded();
     // A container that is not running shows the resources of its next start.
@@ -240,22 +241,22 @@ fn states(
     pod: &Pod,
     place: usize,
     part: &ContainerRef<'_>,
-    seen: &Observed,
+    known: Inputs<'_>,
     course: &Course,
 ) -> (ContainerState, Option<ContainerState>) {
-    let container = seen.container(part.name());
+    let (container, progress) = (known.container(part.name()), known.of(part.name()));
     let last = container.last.as_ref().and_then(|a| a.exit.as_ref().map(|exit| terminated(a, exit)));
     let default_reason = match pod.spec().init_containers.as_ref().is_some_and(|i| !i.is_empty()) {
         true if part.role != Role::Ephemeral => "PodInitializing",
         _ => "ContainerCreating",
     };
     let Some(attempt) = &container.attempt else {
-        let over = course.ended && seen.start_time.is_some() && !course.refused;
+        let over = course.ended && known.seen.start_time.is_some() && !course.refused;
         if over && course.was_due(place, part) {
             let exit = Exit { finished_at: Timestamp::UNIX_EPOCH, ..Exit::unknown(Timestamp::UNIX_EPOCH) };
             return (never_ran(&exit), last);
         }
-        return (waiting(container, default_reason), last);
+        return (waiting(progress, default_reason), last);
     };
     match &attempt.exit {
         None => {
@@ -265,10 +266,10 @@ fn states(
         // It waits to run again: this exit becomes its last state.
         Some(exit)
             if !course.stopping
-                && (container.renewing
-                    || (container.waiting.is_some() || !attempt.current) && plan::restarts(pod, part, exit)) =>
+                && (progress.renewing
+                    || (progress.waiting.is_some() || !attempt.current) && plan::restarts(pod, part, exit)) =>
         {
-            (waiting(container, default_reason), Some(terminated(attempt, exit)))
+            (waiting(progress, default_reason), Some(terminated(attempt, exit)))
         }
         Some(exit) => (terminated(attempt, exit), last),
     }
@@ -278,9 +279,9 @@ fn states(
 /// the server.
 const LONGEST_TROUBLE: usize = 4096;
 
-fn waiting(container: &Container, default_reason: &str) -> ContainerState {
-    let waiting = match &container.waiting {
-        Some(trouble) if container.busy != Busy::Starting => ContainerStateWaiting {
+fn waiting(progress: &ContainerProgress, default_reason: &str) -> ContainerState {
+    let waiting = match &progress.waiting {
+        Some(trouble) if progress.busy != Busy::Starting => ContainerStateWaiting {
             reason: Some(trouble.reason.clone()),
             message: Some(trouble.message.chars().take(LONGEST_TROUBLE).collect()).filter(|m: &String| !m.is_empty()),
         },

@@ -33,6 +33,7 @@ use super::{
         event::{ActionResult, PodEvent},
         intent::Intent,
         observed::Observed,
+        progress::Progress,
         state::PodState,
     },
     probes::{Probes, Target},
@@ -92,11 +93,11 @@ struct Worker {
     leaves: Arc<AtomicI64>,
 }
 
-/// Starts the worker of `pod` with this observed state. `finished` is notified when it ends.
+/// Starts the worker of `pod` from this state. `finished` is notified when it ends.
 pub fn spawn(
     shared: Arc<Shared>,
     pod: Arc<Pod>,
-    (intent, seen): (Intent, Observed),
+    (intent, seen, progress): (Intent, Observed, Progress),
     allotment: Allotment,
     finished: mpsc::UnboundedSender<Ended>,
 ) -> Handle {
@@ -105,7 +106,7 @@ pub fn spawn(
     let leaves = Arc::new(AtomicI64::new(STAYS));
     let uid = pod.uid().to_owned();
     let now = shared.env.now();
-    let state = PodState::new(pod.clone(), &allotment, intent, seen, shared.host.clone(), now);
+    let state = PodState::new(pod.clone(), &allotment, (intent, seen, progress), shared.host.clone(), now);
     let handle = Handle {
         inbox: me.clone(),
         pod,

@@ -13,7 +13,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod bench;
 pub mod carriers;
 pub mod cluster;
 pub mod config;

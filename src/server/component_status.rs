@@ -78,7 +78,7 @@ impl Server {
             }
         }
         let (kind, api_version) = (call.kind.list_kind(), call.kind.api_version());
-        Ok(Response { body: Body::List(List { kind, api_version, items, ..List::default() }), warnings })
+        Ok(Response { warnings, ..Body::List(List { kind, api_version, items, ..List::default() }).into() })
     }
 
     async fn component(&self, call: &ResolvedRequest, name: &'static str) -> Object {

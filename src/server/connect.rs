@@ -51,7 +51,7 @@ impl Server {
         let counted = self.sessions.enter(&call.user, With { namespace: call.within(), object, shared: false })?;
         let withdrawn = self.withdrawn(vec![call.attributes().keep()]);
         let id = self.streams.open(&self.env, &node, &call.user.name, task, counted, withdrawn)?;
-        Ok(Response { body: Body::Stream { id }, warnings })
+        Ok(Response { warnings, ..Body::Stream { id }.into() })
     }
 }
 

@@ -40,6 +40,6 @@ impl Server {
             items: deleted.into_iter().flatten().collect(),
             ..Default::default()
         };
-        Ok(Response { body: request::Body::List(list), warnings: Vec::new() })
+        Ok(request::Body::List(list).into())
     }
 }

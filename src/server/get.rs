@@ -22,10 +22,10 @@ impl Server {
 
 /// The response with one object.
 pub(super) fn object(bytes: bytes::Bytes, created: bool) -> Response {
-    Response { body: Body::Object { bytes, created }, warnings: Vec::new() }
+    Body::Object { bytes, created }.into()
 }
 
 /// The response with a `Status`.
 pub(super) fn status(status: Status) -> Response {
-    Response { body: Body::Status(Box::new(status)), warnings: Vec::new() }
+    Body::Status(Box::new(status)).into()
 }

@@ -295,7 +295,7 @@ fn respond(kind: &Kind, found: PartialPage, revision: Revision) -> Response {
         remaining_item_count: found.remaining,
         items: found.items,
     };
-    Response { body: request::Body::List(list), warnings: Vec::new() }
+    request::Body::List(list).into()
 }
 
 fn encode_token(revision: Revision, after: String) -> String {

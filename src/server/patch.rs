@@ -106,6 +106,8 @@ impl Server {
         let mut warnings = Vec::new();
         let propose = |current: Option<&Current>| {
             let current = current.ok_or_else(|| call.not_found())?;
+            let unapplied = || patch::apply::unapplied(call.kind.plural, &current.object);
+            let unapplied = (of_type == PatchType::ThreeWay).then(unapplied).flatten();
             let patched = || patch::patch(call.asked(), of_type, &call.shown(&current.object), body);
             let (object, unknown) = match call.asked().try_decode(patched()?, validation) {
                 Ok(decoded) => decoded,
@@ -119,7 +121,7 @@ impl Server {
                     });
                 }
             };
-            warnings = unknown;
+            warnings = unapplied.into_iter().chain(unknown).collect();
             self.replacement(call, part, call.aligned(call.stored(object))?, current)
         };
         let written = self.transact(call, &call.key(), propose).await?;

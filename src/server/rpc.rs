@@ -311,7 +311,7 @@ fn raw(bytes: &[u8]) -> Result<Box<RawValue>, Status> {
 }
 
 fn encode(response: Response) -> Result<Answer, Status> {
-    let mut answer = Answer { warnings: response.warnings, ..Answer::default() };
+    let mut answer = Answer { warnings: response.warnings, unchanged: response.unchanged, ..Answer::default() };
     match response.body {
         Body::Object { bytes, created } => {
             answer.object = Some(raw(&bytes)?);

@@ -136,7 +136,7 @@ impl Server {
 
 /// The answer to a change. An object whose last finalizer went is gone; it is answered as it was to be.
 pub(super) fn respond(written: Written) -> Response {
-    get::object(written.bytes, written.how == How::Created)
+    Response { unchanged: written.how == How::Kept, ..get::object(written.bytes, written.how == How::Created) }
 }
 
 /// A resourceVersion or uid in an update is a precondition.

@@ -162,7 +162,7 @@ impl Server {
         let selected = self.matching(call, subject, &selection, all, usize::MAX).await?;
         let items = selected.iter().filter_map(|item| self.metrics_of(call.kind, subject, item)).collect();
         let (kind, api_version) = (call.kind.list_kind(), call.kind.api_version());
-        Ok(Response { body: Body::List(List { kind, api_version, items, ..List::default() }), warnings: Vec::new() })
+        Ok(Body::List(List { kind, api_version, items, ..List::default() }).into())
     }
 
     pub(super) fn has_node(&self, name: &str) -> bool {

@@ -13,7 +13,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod bench;
 mod etcd;
 mod health;
 mod hub;

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{TestNode, contains, eventually};
+use crate::support::{TestNode, contains, eventually, missing};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 const PARSER: &str = "/usr/sbin/apparmor_parser";
@@ -23,7 +23,7 @@ fn is_there() -> bool {
         return true;
     }
     assert!(std::env::var_os("PODWRIGHT_TEST_GUEST").is_none(), "the guest has no AppArmor");
-    eprintln!("skipped: it loads and removes profiles of the whole machine; `./dev vm` runs it in a guest");
+    missing::here("it loads and removes profiles of the whole machine; `./dev vm` runs it in a guest");
     false
 }
 

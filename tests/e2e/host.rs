@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{TestNode, contains, eventually, slowness};
+use crate::support::{TestNode, contains, eventually, missing, slowness};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -63,7 +63,7 @@ fn lines_of(args: &[&str]) -> BTreeSet<String> {
 #[test]
 fn pods_on_the_host_network_outlive_their_agent_and_are_adopted() {
     if std::env::var_os("PODWRIGHT_TEST_GUEST").is_none() {
-        eprintln!("skipped: it changes the machine's own network; `./dev vm` runs it in a guest");
+        missing::here("it changes the machine's own network; `./dev vm` runs it in a guest");
         return;
     }
     let (links, routes) = (lines_of(&["-br", "link"]), lines_of(&["route"]));

@@ -7,6 +7,7 @@ use serde_json::json;
 use crate::support::{
     TestNode, contains, eventually,
     leftovers::Machine,
+    missing,
     node::busybox_tar,
     registry::{Layout, Registry, Relay, Rules, noise, run, tar},
 };
@@ -158,7 +159,7 @@ fn a_registry_behind_tls_is_trusted_by_its_authority() {
     if !std::net::ToSocketAddrs::to_socket_addrs(&format!("{host}:{port}"))
         .is_ok_and(|mut a| a.any(|a| a.ip().to_string() == "127.0.0.1"))
     {
-        eprintln!("skipped: {host} is not 127.0.0.1 here");
+        missing::here(&format!("{host} is not 127.0.0.1 here"));
         return;
     }
     let stranger = TestNode::start(&[]);

@@ -4,20 +4,20 @@ use std::{fs, path::PathBuf, time::Duration};
 
 use serde_json::Value;
 
-use crate::support::{TestNode, contains, eventually, leftovers::Machine};
+use crate::support::{TestNode, contains, eventually, leftovers::Machine, missing};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Whether limits can be enforced here; prints a message if not.
 fn enforceable() -> bool {
     let controllers = fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").unwrap_or_default();
-    let missing: Vec<&str> =
+    let lacks: Vec<&str> =
         ["cpu", "memory", "pids"].into_iter().filter(|c| !controllers.split_whitespace().any(|h| h == *c)).collect();
-    if !missing.is_empty() {
-        assert!(std::env::var_os("PODWRIGHT_TEST_GUEST").is_none(), "the guest lacks the controllers {missing:?}");
-        eprintln!("skipped: /sys/fs/cgroup lacks the controllers {}; `./dev vm` has them", missing.join(", "));
+    if !lacks.is_empty() {
+        assert!(std::env::var_os("PODWRIGHT_TEST_GUEST").is_none(), "the guest lacks the controllers {lacks:?}");
+        missing::here(&format!("/sys/fs/cgroup lacks the controllers {}; `./dev vm` has them", lacks.join(", ")));
     }
-    missing.is_empty()
+    lacks.is_empty()
 }
 
 /// A cgroup as shown by `podwright inspect`.
@@ -360,7 +360,7 @@ spec:
 #[test]
 fn only_the_privileged_open_a_disk_of_the_host() {
     if std::env::var_os("PODWRIGHT_TEST_GUEST").is_none() {
-        eprintln!("skipped: this would read a disk of this machine; `./dev vm` has one for it");
+        missing::here("this would read a disk of this machine; `./dev vm` has one for it");
         return;
     }
     let number = nix::sys::stat::stat("/dev/vda").expect("vm/run gives the guest a disk").st_rdev;

@@ -24,7 +24,7 @@ use podwright_runtime::{
     },
 };
 
-use crate::support::{TestNode, contains, eventually};
+use crate::support::{TestNode, contains, eventually, missing};
 
 const DISK: &str = "/dev/vdb";
 /// A Pod is measured every ten seconds.
@@ -34,7 +34,7 @@ const MIB: u64 = 1 << 20;
 /// Runs something with the disk mounted at `at`, in a new mount namespace. Only in the guest.
 fn on_the_disk(at: &Path, act: impl FnOnce() + Send) {
     if std::env::var_os("PODWRIGHT_TEST_GUEST").is_none() {
-        eprintln!("skipped: no disk with project quotas; `./dev vm` has one");
+        missing::here("no disk with project quotas; `./dev vm` has one");
         return;
     }
     std::thread::scope(|scope| {

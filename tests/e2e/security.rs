@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf, time::Duration};
 
-use crate::support::{TestNode, contains, devices, eventually, leftovers::Machine};
+use crate::support::{TestNode, contains, devices, eventually, leftovers::Machine, missing};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -165,7 +165,7 @@ fn containers_of_an_agent_that_knew_no_device_rules_are_held_to_them_by_the_next
         });
     };
     if devices::programs(&cgroup).is_empty() {
-        eprintln!("skipped: this host refuses programs that decide about devices");
+        missing::here("this host refuses programs that decide about devices");
         return;
     }
     now("refused");

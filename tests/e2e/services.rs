@@ -10,6 +10,7 @@ use std::{
 use crate::support::{
     TestNode, contains, eventually,
     leftovers::Machine,
+    missing,
     netns::{Outside, Server, ask, ask_udp, at, within},
     slowness,
 };
@@ -384,7 +385,7 @@ fn names_of_services_and_pods() {
 #[test]
 fn dual_stack_gives_everything_an_address_of_each_family() {
     if !Path::new("/proc/sys/net/ipv6").exists() {
-        eprintln!("skipped: this kernel has no IPv6");
+        missing::here("this kernel has no IPv6");
         return;
     }
     let ranges = ["--cluster-cidr", "10.244.0.0/16,fd00:244::/48", "--service-cidr", "10.96.0.0/16,fd00:96::/112"];

@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::support::{TestNode, contains, eventually, leftovers::Machine};
+use crate::support::{TestNode, contains, eventually, leftovers::Machine, missing};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 const IDS: u64 = 65536;
@@ -21,7 +21,7 @@ fn node() -> Option<TestNode> {
     if gives_users(&node) {
         return Some(node);
     }
-    eprintln!("this host cannot give Pods users of their own: they must be refused");
+    missing::here("this host cannot give Pods users of their own: they must be refused");
     node.apply(&sleeper("own", "hostUsers: false"));
     node.wait("jsonpath={.status.phase}=Failed", &["pod/own"], TIMEOUT);
     assert_eq!(node.field(&["pod", "own"], ".status.reason"), "PodFeatureUnsupported");

@@ -26,7 +26,7 @@ struct Script {
 impl Transport for Script {
     async fn call(&self, _: Request) -> Result<Response, Status> {
         let list = List { resource_version: "2".into(), items: self.items.clone(), ..List::default() };
-        Ok(Response { body: Body::List(list), warnings: Vec::new() })
+        Ok(Body::List(list).into())
     }
     async fn watch(&self, _: Request) -> Result<mpsc::Receiver<WatchEvent>, Status> {
         self.events.lock().await.take().ok_or_else(|| Status::internal("there was one watch"))
@@ -53,7 +53,7 @@ impl Transport for Forgetful {
     async fn call(&self, _: Request) -> Result<Response, Status> {
         self.lists.lock().unwrap().push(tokio::time::Instant::now());
         let list = List { resource_version: "2".into(), ..List::default() };
-        Ok(Response { body: Body::List(list), warnings: Vec::new() })
+        Ok(Body::List(list).into())
     }
     async fn watch(&self, _: Request) -> Result<mpsc::Receiver<WatchEvent>, Status> {
         let gone = Status::failure(410, "Expired", "too old resource version");

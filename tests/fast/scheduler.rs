@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use podwright::{
-    api::{Env, patch},
+    api::patch,
     scheduler::{self, cluster::Cluster, pod::PodInfo, profile::Profile},
 };
 use serde_json::{Value, json};
@@ -100,24 +100,4 @@ fn cluster(nodes: impl IntoIterator<Item = Arc<Node>>) -> Cluster {
     let mut cluster = Cluster::default();
     nodes.into_iter().for_each(|node| cluster.set_node(node));
     cluster
-}
-
-/// Not a test: prints what `./dev bench` shows. `cargo test --release --test fast scheduler::bench -- --ignored --nocapture`
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "a benchmark"]
-async fn bench() {
-    use podwright::{client::local, scheduler::bench, server, store::Memory};
-    for workload in bench::Workload::ALL {
-        for nodes in [100, 1000, 5000] {
-            let speed = bench::decisions(nodes, workload).expect("every Pod fits");
-            println!("scheduling {} {nodes} nodes: {speed:.0} decisions/s", workload.name());
-        }
-    }
-    for nodes in [100, 1000, 5000] {
-        let (store, env) = (Arc::new(Memory::new()), Env::system());
-        let server = server::Server::open(store, env.clone(), server::Config::default()).await.expect("a server");
-        let client = local::client(server, "kube-scheduler");
-        let speed = bench::bindings(client, env, nodes, 5000).await.expect("every Pod is bound");
-        println!("scheduling basic {nodes} nodes: {speed:.0} Pods/s");
-    }
 }

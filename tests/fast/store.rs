@@ -47,19 +47,6 @@ async fn revisions(watch: &mut Watch, until: Revision) -> Result<Vec<Revision>, 
     Ok(seen)
 }
 
-/// Not a test: prints the figures that `./dev bench` shows. `STORE_BENCH_DIR` chooses the disk.
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "a benchmark"]
-async fn bench() {
-    let folder = match std::env::var_os("STORE_BENCH_DIR") {
-        Some(folder) => tempfile::tempdir_in(folder).unwrap(),
-        None => tempfile::tempdir().unwrap(),
-    };
-    for writers in [1, 16, 128] {
-        println!("{}", podwright::store::bench::bench(folder.path(), writers, 4).await.unwrap());
-    }
-}
-
 /// Not a test: the figures of a store with as many objects as the largest cluster that is planned for has Pods.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "a benchmark"]

@@ -13,6 +13,9 @@ mod image_pulls;
 mod image_registry;
 mod local_volumes;
 mod memory_volumes;
+#[allow(dead_code, reason = "each test binary uses its own part")]
+#[path = "../support/missing.rs"]
+mod missing;
 mod net_announce;
 mod net_carriers;
 mod net_conflicts;

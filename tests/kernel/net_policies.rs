@@ -306,7 +306,7 @@ fn sctp_is_a_protocol_of_its_own() {
         (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
     };
     if netlink::in_netns(server.netns.as_fd(), socket).unwrap().is_none() {
-        println!("this kernel has no SCTP: only that its rules load is looked at");
+        crate::missing::here("this kernel has no SCTP: only that its rules load is looked at");
     }
     let sctp = |port| Ports::Numbers(Protocol::Sctp, vec![(port, port)]);
     isolate(&node, &server, Some(vec![rule(Peers::Any, sctp(9000))]), None);

@@ -102,7 +102,7 @@ fn what_was_awaited_is_there() {
                     cut(&disk);
                     ids_of_a_pod(&disk);
                 }
-                Err(why) => eprintln!("skipped: no image of {fs} can be mounted here: {why}"),
+                Err(why) => crate::missing::here(&format!("no image of {fs} can be mounted here: {why}")),
             }
         }
     });

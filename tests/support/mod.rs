@@ -7,6 +7,7 @@ pub mod cluster;
 pub mod devices;
 pub mod etcd;
 pub mod leftovers;
+pub mod missing;
 pub mod netns;
 pub mod node;
 pub mod readiness;
@@ -59,13 +60,6 @@ fn load() -> u32 {
     let now: f64 = words.get(3).and_then(|word| word.split('/').next()?.parse().ok()).unwrap_or(0.0);
     let processors = std::thread::available_parallelism().map_or(1, |count| count.get()) as f64;
     (average.max(now) / processors).ceil().clamp(1.0, 10.0) as u32
-}
-
-/// Reports that a test is skipped because a client is not installed. A failure on machines where `./dev test` installs it.
-#[track_caller]
-pub fn left_out(why: &str) {
-    assert!(std::env::var_os("PODWRIGHT_TEST_CLIENTS").is_none(), "not skipped: {why}");
-    eprintln!("skipped: {why}");
 }
 
 /// Succeeds if `text` contains `part`; otherwise shows the text.

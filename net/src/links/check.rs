@@ -10,8 +10,10 @@ use futures::TryStreamExt;
 use ipnet::IpNet;
 use rtnetlink::packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
 
+use super::names::{GATEWAY_V4, GATEWAY_V6, HOST_MAC, LOOPBACK, POD_LINK, link_name, pod_mac};
 use super::read::{Link, MainRoute, list_addresses, list_links, list_routes};
-use super::{GATEWAY_V4, GATEWAY_V6, HOST_END, HOST_MAC, LOOPBACK, Lacks, LinkState, POD_LINK, link_name, pod_mac};
+use super::settings::HOST_END;
+use super::{Lacks, LinkState};
 use crate::netlink::Route;
 use crate::overlay::Tunnel;
 use crate::{Family, Result};

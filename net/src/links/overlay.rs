@@ -14,11 +14,12 @@ use rtnetlink::packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, N
 use rtnetlink::packet_route::route::{RouteAttribute, RouteProtocol, RouteScope, RouteType};
 use rtnetlink::{LinkUnspec, LinkVxlan};
 
+use super::Links;
 use super::check::list_neighbours;
+use super::names::LOOPBACK;
 use super::read::{Link, MainRoute, list_addresses, list_links, list_routes};
-use super::{
-    LOOPBACK, Links, add_address, add_neighbour, generates_none, host_end_settings, ignore, ipv6_available, route_to,
-};
+use super::requests::{add_address, add_neighbour, ignore, ipv6_available, new_route, route_to};
+use super::settings::{generates_none, host_end_settings};
 use crate::netlink::Route;
 use crate::overlay::{Hop, LEAST_MTU, MOST_MTU, Mac, Over, Overlay, Tunnel, Uplink};
 use crate::{Family, Result, message};
@@ -343,7 +344,7 @@ impl std::fmt::Display for Step {
 }
 
 fn add_route(route: &mut Route, net: &IpNet, link: u32, gateway: IpAddr, source: Option<IpAddr>) -> Result<()> {
-    let mut new = super::new_route(net, link, Some(gateway), source);
+    let mut new = new_route(net, link, Some(gateway), source);
     new.header.protocol = RouteProtocol::Other(PROTOCOL);
     let what = format_args!("add route {net} via {gateway} to link {link}");
     route.call(what, |to| to.route().add(new).replace().execute())

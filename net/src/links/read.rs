@@ -15,9 +15,9 @@ use rtnetlink::packet_route::link::{
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage};
 use serde::Serialize;
 
-use super::{
-    ALIAS, IPV4_DEVCONF_FORWARDING, IPV4_DEVCONF_RP_FILTER, IPV4_DEVCONF_SEND_REDIRECTS, POD_LINK, PodLink, default_of,
-};
+use super::PodLink;
+use super::names::{ALIAS, POD_LINK, default_of};
+use super::settings::{IPV4_DEVCONF_FORWARDING, IPV4_DEVCONF_RP_FILTER, IPV4_DEVCONF_SEND_REDIRECTS};
 use crate::netlink::{self, Route};
 use crate::{Error, Family, Result};
 
@@ -67,7 +67,7 @@ pub(super) struct Link {
     pub up: bool,
     /// Whether it resolves neighbours: ARP, neighbour discovery.
     pub asks: bool,
-    /// Its current values of the settings in [`super::HOST_END`], in that order.
+    /// Its current values of the settings in [`super::settings::HOST_END`], in that order.
     pub settings: Option<Vec<(u16, u32)>>,
     /// Of a tunnel.
     pub vxlan: Option<Vxlan>,

@@ -21,6 +21,18 @@ pub fn merge(kind: &Kind, new: &Value, live: Option<&Object>) -> Result<Object, 
     }
 }
 
+/// kubectl's warning about a live object that was not created by apply: fields removed since then are unknown.
+pub fn unapplied(plural: &str, live: &Object) -> Option<String> {
+    live.annotation(LAST_APPLIED).is_none().then(|| {
+        format!(
+            "resource {plural}/{} is missing the {LAST_APPLIED} annotation which is required by podwright apply. podwright apply \
+             should only be used on resources created declaratively by either podwright create --save-config or podwright \
+             apply. The missing annotation will be patched automatically.",
+            live.name()
+        )
+    })
+}
+
 /// The same for an object without a schema: lists are replaced as a whole.
 pub fn merge_untyped(new: &Value, live: &Object) -> Result<Object, Status> {
     merge_into(None, new, live)

@@ -30,7 +30,7 @@ impl Transport for Empty {
             remaining_item_count: None,
             items: Vec::new(),
         };
-        Ok(Response { body: Body::List(list), warnings: Vec::new() })
+        Ok(Body::List(list).into())
     }
     async fn watch(&self, _: Request) -> Result<Receiver<WatchEvent>, Status> {
         let (sender, receiver) = mpsc::channel(1);

@@ -2,12 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use podwright_runtime::{
     ContainerStatus, JournalWriter, Resources, SandboxState as RuntimeState, SandboxStatus, removals::Owner,
 };
-use serde::{Deserialize, Serialize};
 
 use super::{Machine, error::Error, places, termination};
 use crate::{
@@ -16,7 +14,9 @@ use crate::{
     executor::RecoveredPod,
     labels,
     pod::{
-        observed::{Attempt, Container, Exit, Image, Observed, Sandbox, SandboxState},
+        history,
+        observed::{Attempt, Image, Observed, Sandbox, SandboxState},
+        progress::Progress,
         volumes::{PodVolumes, VolumeStates},
     },
     resize::progress::{Resize, ResizeProgress},
@@ -168,7 +168,6 @@ fn adopt(machine: &Machine, pod: Pod, sandbox: SandboxStatus) -> RecoveredPod {
     let limits = |r: &Resources| (r.cpu_weight, r.cpu_quota_us, r.memory_max);
     let resized = limits(&sandbox.spec.resources) == limits(&translate::pod_limits(&pod, machine.pids_max));
     let mut seen = Observed {
-        resize: Resize { progress: (!resized).then(ResizeProgress::default), ..Resize::default() },
         sandbox: Sandbox {
             state: match (ready, connected) {
                 (true, true) => SandboxState::Ready,
@@ -177,14 +176,19 @@ fn adopt(machine: &Machine, pod: Pod, sandbox: SandboxStatus) -> RecoveredPod {
             },
             attempt,
             ips: if connected { ips } else { Vec::new() },
-            ..Sandbox::default()
         },
-        // Setting up existing volumes again is cheap and completes half-made ones. A Pod that has ended releases them.
-        volumes: PodVolumes::Present(VolumeStates::default()),
         start_time: Some(sandbox.created),
-        containers: remembered(sandbox.spec.labels.get(labels::HISTORY)),
         ..Observed::default()
     };
+    let mut progress = Progress {
+        // Setting up existing volumes again is cheap and completes half-made ones. A Pod that has ended releases them.
+        volumes: PodVolumes::Present(VolumeStates::default()),
+        resize: Resize { progress: (!resized).then(ResizeProgress::default), ..Resize::default() },
+        ..Progress::default()
+    };
+    if let Some(told) = sandbox.spec.labels.get(labels::HISTORY) {
+        history::recall(told, &mut seen, &mut progress);
+    }
     let mut by_name: HashMap<String, Vec<ContainerStatus>> = HashMap::new();
     for container in sandbox.containers.into_iter().filter(|c| !half_made(c)) {
         by_name.entry(container.id.name.clone()).or_default().push(container);
@@ -194,7 +198,8 @@ fn adopt(machine: &Machine, pod: Pod, sandbox: SandboxStatus) -> RecoveredPod {
         let mut newest = attempts.into_iter().rev();
         let container = seen.container_mut(&name);
         let Some(now) = newest.next() else { continue };
-        container.backoff = now.labels.get(labels::BACKOFF).map(|l| Backoff::from_label(l)).unwrap_or_default();
+        let known = progress.container_mut(&name);
+        known.backoff = now.labels.get(labels::BACKOFF).map(|l| Backoff::from_label(l)).unwrap_or_default();
         let older = newest.next().map(|c| attempt_of(machine, &pod, &c)).or(container.attempt.take());
         let mut attempt = attempt_of(machine, &pod, &now);
         if attempt.exit.is_none() && attempt.resources.is_none() {
@@ -202,7 +207,7 @@ fn adopt(machine: &Machine, pod: Pod, sandbox: SandboxStatus) -> RecoveredPod {
             let part = pod.part(&name);
             attempt.resources = Some(part.and_then(|p| p.container.resources.clone()).unwrap_or_default());
         }
-        container.renewing = now.labels.get(labels::RENEWS).is_some_and(|yes| yes == "true");
+        known.renewing = now.labels.get(labels::RENEWS).is_some_and(|yes| yes == "true");
         container.image = match attempt.exit {
             None => Image::Ready { name: attempt.image.clone(), id: attempt.image_id.clone() },
             Some(_) => Image::Unknown,
@@ -210,7 +215,7 @@ fn adopt(machine: &Machine, pod: Pod, sandbox: SandboxStatus) -> RecoveredPod {
         container.attempt = Some(attempt);
         container.last = older;
     }
-    RecoveredPod { pod, seen }
+    RecoveredPod { pod, seen, progress }
 }
 
 fn attempt_of(machine: &Machine, pod: &Pod, status: &ContainerStatus) -> Attempt {
@@ -234,73 +239,6 @@ fn attempt_of(machine: &Machine, pod: &Pod, status: &ContainerStatus) -> Attempt
         current: true,
         resources: status.labels.get(labels::RESOURCES).and_then(|label| serde_json::from_str(label).ok()),
     }
-}
-
-/// The final state of a container in an earlier sandbox.
-#[derive(Serialize, Deserialize)]
-struct Past {
-    #[serde(default)]
-    id: String,
-    restart: u32,
-    image: String,
-    image_id: String,
-    started: Option<Timestamp>,
-    code: i32,
-    reason: String,
-    #[serde(default)]
-    message: Option<String>,
-    finished: Timestamp,
-    backoff: String,
-    #[serde(default)]
-    renewing: bool,
-}
-
-/// The containers' history, to be stored with a new sandbox.
-pub fn history(seen: &Observed) -> String {
-    let past = seen.containers.iter().filter_map(|(name, container)| {
-        let attempt = container.attempt.as_ref()?;
-        let exit = attempt.exit.as_ref()?;
-        let past = Past {
-            id: attempt.id.clone(),
-            restart: attempt.restart,
-            image: attempt.image.clone(),
-            image_id: attempt.image_id.clone(),
-            started: attempt.started_at,
-            code: exit.code,
-            reason: exit.reason.clone(),
-            message: exit.message.clone(),
-            finished: exit.finished_at,
-            backoff: container.backoff.to_label(),
-            renewing: container.renewing,
-        };
-        Some((name, past))
-    });
-    serde_json::to_string(&past.collect::<BTreeMap<_, _>>()).unwrap_or_default()
-}
-
-fn remembered(label: Option<&String>) -> BTreeMap<String, Container> {
-    let past: BTreeMap<String, Past> = label.and_then(|l| serde_json::from_str(l).ok()).unwrap_or_default();
-    let container = |past: Past| Container {
-        backoff: Backoff::from_label(&past.backoff),
-        renewing: past.renewing,
-        attempt: Some(Attempt {
-            id: past.id,
-            restart: past.restart,
-            image: past.image,
-            image_id: past.image_id,
-            started_at: past.started,
-            exit: Some(Exit {
-                code: past.code,
-                reason: past.reason,
-                message: past.message,
-                finished_at: past.finished,
-            }),
-            current: false,
-            resources: None,
-        }),
-        ..Container::default()
-    };
-    past.into_iter().map(|(name, past)| (name, container(past))).collect()
 }
 
 /// Removes links, addresses and journals of Pods that are not among the living; moves folders and logs aside, to be deleted in the
@@ -351,6 +289,7 @@ fn entries(folder: &std::path::Path) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
     use podwright_runtime::{ContainerId, ContainerState, ExitReason};
 
     use super::*;

@@ -49,7 +49,7 @@ use super::{
     },
     labels, logs,
     objects::Objects,
-    pod::observed::{Attempt, Exit, Observed},
+    pod::observed::{Attempt, Exit},
     spec::{self, ContainerRef, PodExt, revision},
     storage::{Disks, Thresholds, Usage},
     translate::{
@@ -220,7 +220,7 @@ impl Executor for Machine {
     }
 
     /// 1. the sandbox itself, 2. its link and addresses, 3. its policies, which are in force before anything of the Pod runs.
-    async fn start_sandbox(&self, pod: &Arc<Pod>, attempt: u32, seen: &Observed) -> Result<Vec<IpAddr>, ActionError> {
+    async fn start_sandbox(&self, pod: &Arc<Pod>, attempt: u32, history: &str) -> Result<Vec<IpAddr>, ActionError> {
         if !pod.has_own_users() {
             self.users.are_hosts(pod.uid());
         }
@@ -231,7 +231,7 @@ impl Executor for Machine {
         let hostname = files::hostname(pod, &self.names.domain);
         let mut spec = translate::sandbox(pod, attempt, &hostname, self.places.network.as_deref(), self.pids_max);
         spec.annotation = serde_json::to_value(&**pod).map_err(sandbox_error)?.to_string();
-        spec.labels.insert(labels::HISTORY.to_owned(), adopt::history(seen));
+        spec.labels.insert(labels::HISTORY.to_owned(), history.to_owned());
         spec.users = match pod.has_own_users() {
             true => Some(self.users.take(pod.uid(), pod.namespace()).map_err(sandbox_error)?),
             false => None,

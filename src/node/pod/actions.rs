@@ -3,8 +3,8 @@
 use super::{
     Turn,
     effect::{Effect, Work},
+    history::history,
     intent::{Failure, Stop},
-    observed::SandboxState,
     step::Step,
     volumes::PodVolumes,
 };
@@ -21,7 +21,7 @@ impl Turn<'_> {
     /// Plans and acts until nothing more can be done now.
     pub(super) fn sync(&mut self) {
         for _ in 0..MAX_ROUNDS {
-            let plan = plan::plan(self.pod(), &self.state.intent, &self.state.observed, self.now);
+            let plan = plan::plan(self.pod(), self.state.inputs(), self.now);
             if plan.actions.is_empty() {
                 self.look_at_trace();
                 self.report();
@@ -50,12 +50,12 @@ impl Turn<'_> {
     /// Sends the status to the server, if it is due.
     pub(super) fn report(&mut self) {
         let (pod, now) = (self.pod().clone(), self.now);
-        let seen = &self.state.observed;
-        let status = status::status(&pod, &self.state.intent, seen, &self.state.host, now);
-        if let Some(took) = self.state.startup.look(&pod, &status, seen, now) {
+        let status = status::status(&pod, self.state.inputs(), &self.state.host, now);
+        if let Some(took) = self.state.startup.look(&pod, &status, &self.state.observed, now) {
             self.effects.push(Effect::Started(took));
         }
-        let standing = super::Standing { removed: seen.removal == Step::Done, gone: self.state.wanted.gone, now };
+        let removed = self.state.progress.removal == Step::Done;
+        let standing = super::Standing { removed, gone: self.state.wanted.gone, now };
         if let Some(work) = self.state.report.next(&pod, status, standing) {
             self.begin(work);
         }
@@ -63,40 +63,36 @@ impl Turn<'_> {
 
     fn act(&mut self, action: Action) {
         let attempt = self.state.observed.sandbox.attempt;
+        let progress = &mut self.state.progress;
         match action {
             Action::MountVolume(volume) => {
-                self.state.observed.volumes.begin(&volume, self.now);
+                progress.volumes.begin(&volume, self.now);
                 self.begin(Work::MountVolume { volume });
             }
             Action::ReleaseVolumes => {
-                let seen = &mut self.state.observed;
                 // After that attempt the Pod has ended for good.
-                if seen.volumes != PodVolumes::Absent {
-                    seen.volumes = PodVolumes::Unmounting;
+                if progress.volumes != PodVolumes::Absent {
+                    progress.volumes = PodVolumes::Unmounting;
                 }
-                seen.release = Step::Doing;
+                progress.release.begin();
                 self.begin(Work::ReleaseVolumes);
             }
             Action::StartSandbox => {
-                self.state.observed.sandbox.state = SandboxState::Starting;
-                self.state.observed.volumes.hold();
-                let seen = Box::new(self.state.observed.clone());
-                self.begin(Work::StartSandbox { attempt, seen });
+                progress.sandbox.start.begin();
+                progress.volumes.hold();
+                let history = history(&self.state.observed, progress);
+                self.begin(Work::StartSandbox { attempt, history });
             }
             Action::RenewSandbox => {
-                if !self.state.observed.sandbox.renewal.has_failed() {
+                let is_first = !progress.sandbox.renewal.has_failed();
+                progress.sandbox.renewal.begin();
+                if is_first {
                     self.normal(None, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.");
                 }
-                self.state.observed.sandbox.state = SandboxState::Stopping;
                 self.begin(Work::RemoveSandbox { attempt });
             }
             Action::StopSandbox => {
-                let sandbox = &mut self.state.observed.sandbox;
-                match sandbox.state {
-                    // Once more: it counts as stopped already.
-                    SandboxState::Stopped => sandbox.stop = Step::Doing,
-                    _ => sandbox.state = SandboxState::Stopping,
-                }
+                progress.sandbox.stop.begin();
                 self.begin(Work::StopSandbox { attempt });
             }
             Action::Resize(containers) => self.resize(&containers),
@@ -110,7 +106,7 @@ impl Turn<'_> {
                 let words = format!("Back-off restarting failed container {container} in pod {full_name}");
                 self.warning(Some(&container), "BackOff", words);
                 let reason = "CrashLoopBackOff".to_owned();
-                self.state.observed.container_mut(&container).waiting = Some(Failure { reason, message });
+                self.state.progress.container_mut(&container).waiting = Some(Failure { reason, message });
             }
             Action::Fail(failure) => {
                 self.normal(None, &failure.reason, failure.message.clone());
@@ -118,7 +114,7 @@ impl Turn<'_> {
             }
             Action::Finish => self.end_in_grace(None),
             Action::Remove => {
-                self.state.observed.removal = Step::Doing;
+                progress.removal.begin();
                 self.begin(Work::Remove { attempt });
             }
         }

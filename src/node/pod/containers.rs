@@ -4,7 +4,8 @@ use super::{
     Turn,
     effect::{Effect, ProbeChange, ProbedContainer, Work},
     intent::Failure,
-    observed::{Busy, Exit, Image, SandboxState, Unhealthy},
+    observed::{Exit, Image, SandboxState, Unhealthy},
+    progress::Busy,
     start,
 };
 use crate::{
@@ -26,26 +27,26 @@ impl Turn<'_> {
     }
 
     pub(super) fn pull(&mut self, container: String) {
-        self.state.observed.container_mut(&container).busy = Busy::Pulling;
+        self.state.progress.container_mut(&container).busy = Busy::Pulling;
         let image = self.image_of(&container);
         self.begin(Work::Pull { container, image });
     }
 
     pub(super) fn pulled(&mut self, container: &str, name: String, result: Result<Pulled, ActionError>) {
-        let known = self.state.observed.container_mut(container);
-        known.busy = Busy::Idle;
+        let progress = self.state.progress.container_mut(container);
+        progress.busy = Busy::Idle;
         let pulled = match result {
             Ok(pulled) => pulled,
             Err(trouble) => return self.pull_failed(container, &name, trouble),
         };
         // The reason of a failed start holds until one succeeds.
         let of_starts = ["CrashLoopBackOff", "CreateContainerError"];
-        if known.waiting.as_ref().is_some_and(|w| !of_starts.contains(&w.reason.as_str())) {
-            known.waiting = None;
+        if progress.waiting.as_ref().is_some_and(|w| !of_starts.contains(&w.reason.as_str())) {
+            progress.waiting = None;
         }
-        known.retry_at = None;
-        known.image = Image::Ready { name: name.clone(), id: pulled.id };
-        self.state.retries.pulls.remove(&name);
+        progress.retry_at = None;
+        self.state.progress.pulls.remove(&name);
+        self.state.observed.container_mut(container).image = Image::Ready { name: name.clone(), id: pulled.id };
         let message = match pulled.pulled {
             None => format!("Container image \"{name}\" already present on machine and can be accessed by the pod"),
             Some((took, waited)) => {
@@ -70,13 +71,13 @@ impl Turn<'_> {
             self.warning(Some(container), failed_reason(trouble.reason), trouble.message.clone());
         }
         self.warning(Some(container), "Failed", format!("Error: {}", trouble.reason));
-        let backoff = self.state.retries.pulls.entry(name.to_owned()).or_default();
+        let backoff = self.state.progress.pulls.entry(name.to_owned()).or_default();
         backoff.raise(self.now, self.now);
         let until = backoff::later(self.now, backoff.delay());
-        let known = self.state.observed.container_mut(container);
-        known.image = Image::Unknown;
-        known.retry_at = Some(until);
-        known.waiting = Some(trouble.failure());
+        self.state.observed.container_mut(container).image = Image::Unknown;
+        let progress = self.state.progress.container_mut(container);
+        progress.retry_at = Some(until);
+        progress.waiting = Some(trouble.failure());
         if !pulls {
             return;
         }
@@ -86,16 +87,17 @@ impl Turn<'_> {
         self.normal(Some(container), "BackOff", format!("Back-off pulling image \"{name}\""));
         self.warning(Some(container), "Failed", "Error: ImagePullBackOff");
         let waiting = Failure { reason: "ImagePullBackOff".into(), message };
-        self.state.observed.container_mut(container).waiting = Some(waiting);
+        self.state.progress.container_mut(container).waiting = Some(waiting);
     }
 
     pub(super) fn start(&mut self, container: String) {
-        let known = self.state.observed.container_mut(&container);
-        known.busy = Busy::Starting;
-        if let Some(exit) = known.attempt.as_ref().and_then(|a| a.exit.as_ref()).filter(|_| !known.renewing) {
-            known.backoff.raise(exit.finished_at, self.now);
+        let progress = self.state.progress.container_mut(&container);
+        progress.busy = Busy::Starting;
+        let exit = self.state.observed.container(&container).last_exit();
+        if let Some(exit) = exit.filter(|_| !progress.renewing) {
+            progress.backoff.raise(exit.finished_at, self.now);
         }
-        match start::order(self.pod(), &self.state.observed, &container) {
+        match start::order(self.pod(), &self.state.observed, &self.state.progress, &container) {
             Ok(order) => self.begin(Work::Start { container, order }),
             Err(trouble) => {
                 let restart = self.state.observed.container(&container).next_restart();
@@ -113,7 +115,8 @@ impl Turn<'_> {
         };
         self.normal(Some(container), "Created", format!("Created container: {container}"));
         self.normal(Some(container), "Started", format!("Started container {container}"));
-        let forgotten = start::succeeded(&mut self.state.observed, container, restart, id.clone(), at);
+        let known = (&mut self.state.observed, &mut self.state.progress);
+        let forgotten = start::succeeded(known, container, restart, id.clone(), at);
         if let Some(old) = forgotten {
             self.effects.push(Effect::Forget(self.pod().clone(), old));
         }
@@ -129,7 +132,8 @@ impl Turn<'_> {
 
     fn start_failed(&mut self, container: &str, restart: u32, trouble: &ActionError) {
         self.warning(Some(container), "Failed", format!("Error: {}", trouble.message));
-        start::failed(&mut self.state.observed, container, restart, trouble, self.now);
+        let known = (&mut self.state.observed, &mut self.state.progress);
+        start::failed(known, container, restart, trouble, self.now);
         // The next attempt may have the same id, and this was not its exit.
         let id = format!("/{container}.{restart}");
         self.state.early.retain(|early, _| !early.ends_with(&id));
@@ -141,8 +145,9 @@ impl Turn<'_> {
         if known.attempt.as_ref().is_none_or(|a| a.id != id || a.exit.is_some()) {
             return;
         }
-        if known.busy == Busy::Starting {
-            known.busy = Busy::Idle;
+        let progress = self.state.progress.container_mut(container);
+        if progress.busy == Busy::Starting {
+            progress.busy = Busy::Idle;
         }
         match result {
             _ if !known.is_running() => {}
@@ -156,13 +161,14 @@ impl Turn<'_> {
 
     pub(super) fn stop(&mut self, order: StopContainer) {
         let StopContainer { container, deadline, why, renew } = order;
-        let known = self.state.observed.container_mut(&container);
-        let Some(id) = known.attempt.as_ref().map(|attempt| attempt.id.clone()) else { return };
-        if matches!(std::mem::replace(&mut known.busy, Busy::Stopping { deadline }), Busy::Stopping { .. }) {
-            known.renewing |= renew;
+        let attempt = self.state.observed.container(&container).attempt.as_ref();
+        let Some(id) = attempt.map(|attempt| attempt.id.clone()) else { return };
+        let progress = self.state.progress.container_mut(&container);
+        if matches!(std::mem::replace(&mut progress.busy, Busy::Stopping { deadline }), Busy::Stopping { .. }) {
+            progress.renewing |= renew;
             return self.effects.push(Effect::Shorten { container, deadline });
         }
-        let noted = std::mem::replace(&mut known.renewing, renew);
+        let noted = std::mem::replace(&mut progress.renewing, renew);
         self.normal(Some(&container), "Killing", why);
         self.probes(ProbeChange::Stop { container: container.clone(), keep_readiness: true });
         let ips = self.state.observed.sandbox.ips.clone();
@@ -176,23 +182,24 @@ impl Turn<'_> {
         if let Ok(exit) = result {
             self.exited(container, id, exit.unwrap_or_else(|| Exit::unknown(self.now)));
         }
-        let known = self.state.observed.container_mut(container);
-        (known.busy, known.stop_at) = (Busy::Idle, stop_at);
+        let progress = self.state.progress.container_mut(container);
+        (progress.busy, progress.stop_at) = (Busy::Idle, stop_at);
     }
 
     /// Nothing requires the restart of a container any more that was about to be stopped for one.
     pub(super) fn keep(&mut self, container: &str) {
-        let known = self.state.observed.container_mut(container);
-        known.renewing = false;
-        if let Some(id) = known.attempt.as_ref().map(|attempt| attempt.id.clone()) {
+        self.state.progress.container_mut(container).renewing = false;
+        let attempt = self.state.observed.container(container).attempt.as_ref();
+        if let Some(id) = attempt.map(|attempt| attempt.id.clone()) {
             self.begin(Work::Note { id, renew: false });
         }
     }
 
     pub(super) fn exited(&mut self, container: &str, id: &str, exit: Exit) {
+        let progress = self.state.progress.container_mut(container);
         let known = self.state.observed.container_mut(container);
         let Some(attempt) = known.attempt.as_mut().filter(|a| a.id == id) else {
-            if known.busy == Busy::Starting {
+            if progress.busy == Busy::Starting {
                 self.state.early.insert(id.to_owned(), exit);
             }
             return;
@@ -206,17 +213,16 @@ impl Turn<'_> {
         known.unhealthy = None;
         // By its next start the image may have been removed, or its name may refer to another one.
         known.image = Image::Unknown;
-        if !matches!(known.busy, Busy::Stopping { .. }) {
-            known.busy = Busy::Idle;
+        if !matches!(progress.busy, Busy::Stopping { .. }) {
+            progress.busy = Busy::Idle;
         }
         self.probes(ProbeChange::Stop { container: container.to_owned(), keep_readiness: false });
     }
 
     /// The sandbox has died with everything in it.
     pub(super) fn sandbox_gone(&mut self, attempt: u32) {
-        let sandbox = &self.state.observed.sandbox;
-        if attempt == sandbox.attempt && sandbox.state == SandboxState::Ready {
-            self.state.observed.lose_sandbox(self.now);
+        if attempt == self.state.observed.sandbox.attempt && self.state.inputs().sandbox_is(SandboxState::Ready) {
+            self.state.lose_sandbox(self.now);
             self.probes(ProbeChange::Clear);
         }
     }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use serde_json::Value;
 
-use super::observed::{Attempt, Observed};
+use super::observed::Attempt;
 use crate::{
     executor::{Running, StartOrder},
     startup::Took,
@@ -54,10 +54,10 @@ pub enum Work {
         volumes: Vec<String>,
     },
     ReleaseVolumes,
-    /// `seen` is stored for a later agent.
+    /// The containers' [history](super::history) is stored for a later agent.
     StartSandbox {
         attempt: u32,
-        seen: Box<Observed>,
+        history: String,
     },
     StopSandbox {
         attempt: u32,

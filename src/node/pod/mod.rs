@@ -13,7 +13,12 @@
 //!        '------------------- Done(ActionResult): each Work that was begun ends in one -------'
 //! ```
 //!
-//! [`PodState`] separates the desired state from the Pod's sources ([`Wanted`]), the node's intent ([`Intent`]), the observed state ([`Observed`]), the status reported to the server ([`Report`]), and failure counts. Volumes are mounted independently ([`PodVolumes`]): a failing one holds up the containers, but no other volume. Events change these; only `Sync` plans: while the plan has actions, each marks what it begins, and becomes effects. Every wait (back-off, a deadline, a held write) is a time in the state, and `Wake` names the next one. No wait exceeds the maximum of its kind, even if the clock is changed; the active deadline counts elapsed time.
+//! [`PodState`] separates the desired state from the Pod's sources ([`Wanted`]), the node's intent ([`Intent`]), the observed
+//! state ([`Observed`]), what is in hand: work under way, retries and back-offs ([`Progress`]), and the status reported to the
+//! server ([`Report`]). Volumes are mounted independently ([`PodVolumes`]): a failing one holds up the containers, but no other
+//! volume. Events change these; only `Sync` plans: while the plan has actions, each marks what it begins, and becomes effects.
+//! Every wait (back-off, a deadline, a held write) is a time in the state, and `Wake` names the next one. No wait exceeds the
+//! maximum of its kind, even if the clock is changed; the active deadline counts elapsed time.
 //!
 //! Nothing here reads a clock, asks the machine or the server, or knows what executes the effects: a real node, a hollow one and
 //! the simulated ones run the same function.
@@ -23,8 +28,11 @@ mod containers;
 pub(crate) mod effect;
 pub(crate) mod event;
 mod flapping;
+pub(crate) mod history;
+pub(crate) mod inputs;
 pub(crate) mod intent;
 pub(crate) mod observed;
+pub(crate) mod progress;
 pub(crate) mod report;
 mod resize;
 mod results;
@@ -45,8 +53,10 @@ use crate::spec::PodExt;
 pub use crate::resize::progress::{Resize, ResizeProgress};
 pub use effect::{Effect, ProbeChange, ProbedContainer, Record, Work};
 pub use event::{ActionResult, Eviction, PodEvent};
+pub use inputs::Inputs;
 pub use intent::{Failure, Intent, Stop};
-pub use observed::{Attempt, Busy, Container, Exit, Image, Observed, Refresh, Sandbox, SandboxState, Unhealthy};
+pub use observed::{Attempt, Container, Exit, Image, Observed, Sandbox, SandboxState, Unhealthy};
+pub use progress::{Busy, ContainerProgress, Progress, Refresh, SandboxProgress};
 pub use report::{Report, Standing, shares_conditions};
 pub use state::PodState;
 pub use step::Step;

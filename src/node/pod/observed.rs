@@ -1,42 +1,20 @@
-//! The observed state of one Pod on this node: what exists, and the progress of each step.
+//! The observed state of one Pod on this node: what exists, and how it fares. What the node is doing about it is its
+//! [`Progress`](super::progress::Progress).
 
 use std::{collections::BTreeMap, net::IpAddr};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ResourceRequirements;
 
-use super::{intent::Failure, step::Step, volumes::PodVolumes};
-use crate::{
-    backoff::{self, Backoff, LONGEST_STEP, pause},
-    resize::progress::Resize,
-};
-
 /// Everything observed of a Pod.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
     pub sandbox: Sandbox,
-    pub volumes: PodVolumes,
     pub containers: BTreeMap<String, Container>,
     /// When the agent first saw the Pod: `status.startTime`.
     pub start_time: Option<Timestamp>,
     /// Start of the active time, by the current clock: `activeDeadlineSeconds` counts elapsed time.
     pub active_since: Option<Timestamp>,
-    /// Removal of everything the Pod had on this node.
-    pub removal: Step,
-    /// Release of what an ended Pod no longer needs: its volumes, its written data, its users' ids.
-    pub release: Step,
-    pub refresh: Refresh,
-    pub resize: Resize,
-}
-
-/// Updating mounted ConfigMaps and the like.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Refresh {
-    #[default]
-    Idle,
-    Underway,
-    /// In progress, with further changes since it began.
-    Again,
 }
 
 /// The Pod's sandbox.
@@ -46,28 +24,13 @@ pub struct Sandbox {
     /// How many sandboxes the Pod had before.
     pub attempt: u32,
     pub ips: Vec<IpAddr>,
-    /// Failures to start it since the last success, and when to retry.
-    pub trouble: Option<(u32, Timestamp)>,
-    /// Stopping it, once it counts as stopped: what has failed of that.
-    pub stop: Step,
-    /// The same of removing it, for the next one: what is left would be nobody's then.
-    pub renewal: Step,
-}
-
-impl Sandbox {
-    /// Until when the next start waits.
-    pub fn waits(&self, now: Timestamp) -> Option<Timestamp> {
-        pause(self.trouble.map(|(_, at)| at), LONGEST_STEP, now)
-    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SandboxState {
     #[default]
     None,
-    Starting,
     Ready,
-    Stopping,
     /// Stopped by the agent, or found dead; its containers are dead too.
     Stopped,
 }
@@ -79,36 +42,13 @@ pub struct Container {
     pub attempt: Option<Attempt>,
     /// How the previous attempt ended.
     pub last: Option<Attempt>,
-    pub busy: Busy,
     pub image: Image,
-    /// Why it is not running, if upstream has a reason for it.
-    pub waiting: Option<Failure>,
-    /// When to retry after a failure.
-    pub retry_at: Option<Timestamp>,
-    pub backoff: Backoff,
     /// Its startup probe (if any) has succeeded and its postStart hook has finished.
     pub started: bool,
     /// Its readiness probe (if any) succeeds.
     pub ready: bool,
     /// It must be restarted.
     pub unhealthy: Option<Unhealthy>,
-    /// Being stopped for a restart regardless of its restart policy; recorded with it for a later agent.
-    pub renewing: bool,
-    /// Its stop failed: when to try again.
-    pub stop_at: Option<Timestamp>,
-}
-
-/// The operation in progress on a container.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub enum Busy {
-    #[default]
-    Idle,
-    Pulling,
-    Starting,
-    /// SIGKILL is sent at `deadline` at the latest.
-    Stopping {
-        deadline: Timestamp,
-    },
 }
 
 /// The container's image on this node.
@@ -158,10 +98,6 @@ pub struct Unhealthy {
 }
 
 impl Container {
-    /// Until when a failed start waits.
-    pub fn waits(&self, now: Timestamp) -> Option<Timestamp> {
-        pause(self.retry_at, backoff::LONGEST, now)
-    }
     pub fn is_running(&self) -> bool {
         self.attempt.as_ref().is_some_and(|a| a.current && a.started_at.is_some() && a.exit.is_none())
     }
@@ -169,9 +105,9 @@ impl Container {
     pub fn exit(&self) -> Option<&Exit> {
         self.attempt.as_ref().filter(|a| a.current).and_then(|a| a.exit.as_ref())
     }
-    /// Nothing of it is running or about to.
-    pub fn is_still(&self) -> bool {
-        !self.is_running() && self.busy == Busy::Idle
+    /// The exit of the newest attempt, in whatever sandbox.
+    pub fn last_exit(&self) -> Option<&Exit> {
+        self.attempt.as_ref().and_then(|a| a.exit.as_ref())
     }
     pub fn succeeded(&self) -> bool {
         self.exit().is_some_and(|exit| exit.code == 0)
@@ -196,10 +132,6 @@ impl Observed {
         self.sandbox.state = SandboxState::Stopped;
         self.sandbox.ips.clear();
         for container in self.containers.values_mut() {
-            // It runs, so its hook is still in progress: the result no longer matters.
-            if container.is_running() && container.busy == Busy::Starting {
-                container.busy = Busy::Idle;
-            }
             let Some(attempt) = &mut container.attempt else { continue };
             if attempt.exit.is_none() && attempt.current {
                 attempt.exit = Some(Exit::unknown(now));

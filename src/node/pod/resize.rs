@@ -20,13 +20,13 @@ impl Turn<'_> {
     /// The node has decided: the allocation becomes the Pod's spec and is applied to its cgroups.
     pub(super) fn allot(&mut self, allotment: Allotment) {
         let Allotment { allocated, pending, generation } = allotment;
-        if pending != self.state.observed.resize.pending {
+        if pending != self.state.progress.resize.pending {
             if let Some(pending) = &pending {
                 let wish = self.state.wanted.wish.clone();
                 let message = resize::message(&pending.reason, &wish, pending.generation, Some(&pending.message));
                 self.warning(None, &format!("Resize{}", pending.reason), message);
             }
-            self.state.observed.resize.pending = pending;
+            self.state.progress.resize.pending = pending;
         }
         if allocated == self.state.wanted.allocated {
             return;
@@ -35,7 +35,7 @@ impl Turn<'_> {
         let before = std::mem::replace(&mut self.state.wanted.pod, pod.clone());
         self.state.wanted.allocated = allocated;
         self.normal(None, "ResizeStarted", resize::message("started", &pod, generation, None));
-        self.state.observed.resize.progress = Some(ResizeProgress { generation, ..ResizeProgress::default() });
+        self.state.progress.resize.progress = Some(ResizeProgress { generation, ..ResizeProgress::default() });
         let is_shown = shows_pod(&pod);
         self.effects.push(Effect::WarnOfShortcomings { pod, unless_of: Some(before) });
         if is_shown {
@@ -52,11 +52,10 @@ impl Turn<'_> {
     }
 
     pub(super) fn resize(&mut self, containers: &[String]) {
-        let seen = &mut self.state.observed;
-        seen.resize.busy = true;
-        if let Some(progress) = &mut seen.resize.progress {
-            self.state.retries.resize = progress.step.failures();
-            progress.step = Step::Doing;
+        let (seen, resize) = (&self.state.observed, &mut self.state.progress.resize);
+        resize.busy = true;
+        if let Some(progress) = &mut resize.progress {
+            progress.step.begin();
         }
         let running = containers.iter().filter_map(|name| {
             let attempt = seen.container(name).attempt.as_ref()?;
@@ -68,27 +67,27 @@ impl Turn<'_> {
     }
 
     pub(super) fn resized(&mut self, Resized { has, result }: Resized) {
-        let (now, tries) = (self.now, self.state.retries.resize);
-        let (pod, seen) = (self.state.wanted.pod.clone(), &mut self.state.observed);
-        seen.resize.busy = false;
+        let (now, pod) = (self.now, self.state.wanted.pod.clone());
+        let (seen, resize) = (&mut self.state.observed, &mut self.state.progress.resize);
+        resize.busy = false;
         let mut has: BTreeMap<String, _> = has.into_iter().collect();
         for attempt in seen.containers.values_mut().filter_map(|c| c.attempt.as_mut()) {
             if let Some(has) = has.remove(&attempt.id) {
                 attempt.resources = Some(has);
             }
         }
-        let Some(progress) = &mut seen.resize.progress else { return };
-        if progress.step != Step::Doing {
+        let Some(progress) = &mut resize.progress else { return };
+        if !progress.step.is_doing() {
             // Something else was allocated meanwhile.
             return;
         }
         // A container that no longer existed has exited, and its event is on its way.
         let missed = |part: &ContainerRef<'_>| seen.containers.get(part.name()).is_some_and(|c| is_behind(part, c));
         match result {
-            Ok(()) if pod.parts().iter().any(missed) => progress.step = Step::failed(tries, now),
+            Ok(()) if pod.parts().iter().any(missed) => progress.step.fail(now),
             Ok(()) => (progress.step, progress.error) = (Step::Done, None),
             Err(error) => {
-                progress.step = Step::failed(tries, now);
+                progress.step.fail(now);
                 let (generation, why) = (progress.generation, error.to_string());
                 // A known error is not reported again.
                 if progress.error.as_ref() != Some(&why) {
@@ -101,7 +100,7 @@ impl Turn<'_> {
 
     /// The containers have their whole allocation.
     pub(super) fn resize_completed(&mut self) {
-        let Some(progress) = self.state.observed.resize.progress.take() else { return };
+        let Some(progress) = self.state.progress.resize.progress.take() else { return };
         let message = resize::message("completed", self.pod(), progress.generation, None);
         self.normal(None, "ResizeCompleted", message);
     }

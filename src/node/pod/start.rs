@@ -7,7 +7,8 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::{
     intent::Failure,
-    observed::{Attempt, Busy, Exit, Image, Observed},
+    observed::{Attempt, Exit, Image, Observed},
+    progress::{Busy, Progress},
 };
 use crate::{
     backoff::later,
@@ -23,7 +24,7 @@ const RETRY: Duration = Duration::from_secs(10);
 /// # Errors
 ///
 /// The container whose processes it should see is not there yet.
-pub fn order(pod: &Pod, seen: &Observed, container: &str) -> Result<StartOrder, ActionError> {
+pub fn order(pod: &Pod, seen: &Observed, progress: &Progress, container: &str) -> Result<StartOrder, ActionError> {
     let target = match pod.part(container).and_then(|part| part.target.map(str::to_owned)) {
         Some(target) => Some(started(seen, target)?),
         None => None,
@@ -33,7 +34,7 @@ pub fn order(pod: &Pod, seen: &Observed, container: &str) -> Result<StartOrder, 
         target,
         sandbox: seen.sandbox.attempt,
         restart: known.next_restart(),
-        backoff: known.backoff,
+        backoff: progress.container(container).backoff,
         image_id: match &known.image {
             Image::Ready { id, .. } => id.clone(),
             Image::Unknown => String::new(),
@@ -55,12 +56,18 @@ fn started(seen: &Observed, name: String) -> Result<(String, u32), ActionError> 
 }
 
 /// The container runs: this attempt is the newest now. The one two attempts back is to be removed.
-pub fn succeeded(seen: &mut Observed, container: &str, restart: u32, id: String, at: Timestamp) -> Option<Attempt> {
-    let known = seen.container_mut(container);
-    known.waiting = None;
-    known.retry_at = None;
+pub fn succeeded(
+    (seen, progress): (&mut Observed, &mut Progress),
+    container: &str,
+    restart: u32,
+    id: String,
+    at: Timestamp,
+) -> Option<Attempt> {
+    let (known, progress) = (seen.container_mut(container), progress.container_mut(container));
+    progress.waiting = None;
+    progress.retry_at = None;
+    progress.renewing = false;
     known.unhealthy = None;
-    known.renewing = false;
     known.started = false;
     known.ready = false;
     let new = attempt(id, restart, &known.image, Some(at));
@@ -69,28 +76,34 @@ pub fn succeeded(seen: &mut Observed, container: &str, restart: u32, id: String,
 }
 
 /// The container does not run. If it reached execution, that counts as an attempt.
-pub fn failed(seen: &mut Observed, container: &str, restart: u32, trouble: &ActionError, now: Timestamp) {
-    let known = seen.container_mut(container);
-    if known.busy == Busy::Starting {
-        known.busy = Busy::Idle;
+pub fn failed(
+    (seen, progress): (&mut Observed, &mut Progress),
+    container: &str,
+    restart: u32,
+    trouble: &ActionError,
+    now: Timestamp,
+) {
+    let (known, progress) = (seen.container_mut(container), progress.container_mut(container));
+    if progress.busy == Busy::Starting {
+        progress.busy = Busy::Idle;
     }
     let mut waiting = trouble.failure();
     if trouble.reason == Reason::StartError {
         waiting = Failure { reason: "RunContainerError".into(), ..waiting };
         // The restart is done: from here its exit and the back-off count.
-        known.renewing = false;
+        progress.renewing = false;
         let mut new = attempt(String::new(), restart, &known.image, None);
         let message = Some(trouble.message.clone());
         new.exit = Some(Exit { code: 128, reason: "StartError".into(), message, finished_at: now });
         known.last = known.attempt.replace(new);
     } else {
-        known.retry_at = Some(later(now, RETRY));
+        progress.retry_at = Some(later(now, RETRY));
         if trouble.reason == Reason::CreateContainerError {
             // The image may be what is missing: the next try looks it up again, as upstream.
             known.image = Image::Unknown;
         }
     }
-    known.waiting = Some(waiting);
+    progress.waiting = Some(waiting);
 }
 
 /// A new attempt without any results.

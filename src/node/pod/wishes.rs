@@ -10,7 +10,7 @@ use super::{
     effect::{Effect, ProbeChange, Work},
     event::Eviction,
     intent::{Intent, Stop},
-    observed::{Busy, Refresh},
+    progress::{Busy, Refresh},
 };
 use crate::{
     plan,
@@ -116,7 +116,7 @@ impl Turn<'_> {
         self.state.intent = Intent::Stop(stop);
         self.probes(ProbeChange::KeepReadinessOnly);
         for container in self.state.pulling() {
-            self.state.observed.container_mut(&container).busy = Busy::Idle;
+            self.state.progress.container_mut(&container).busy = Busy::Idle;
             self.effects.push(Effect::CancelPull(container));
         }
     }
@@ -125,9 +125,9 @@ impl Turn<'_> {
     /// containers have exited frees its space by itself: it has succeeded, or failed for its own reasons.
     pub(super) fn evict(&mut self, Eviction { grace, failure, disruption, .. }: Eviction) {
         let deadline = plan::after(self.now, grace);
-        let seen = &self.state.observed;
+        let known = self.state.inputs();
         let stop = match &self.state.intent {
-            Intent::Stop(_) if self.pod().parts().iter().all(|part| seen.container(part.name()).is_still()) => return,
+            Intent::Stop(_) if self.pod().parts().iter().all(|part| known.is_still(part.name())) => return,
             Intent::Stop(stop) if stop.failure.as_ref().is_some_and(|told| told.reason == failure.reason) => return,
             Intent::Stop(stop) => Stop { deadline: stop.deadline.min(deadline), ..stop.clone() },
             Intent::Run => Stop { deadline, grace, failure: None, remove: false, disruption: false },
@@ -141,22 +141,22 @@ impl Turn<'_> {
     /// An object the Pod refers to has changed: retries what failed for lack of it, refreshes mounted volumes.
     pub(super) fn resync(&mut self) {
         let now = self.now;
-        let seen = &mut self.state.observed;
-        seen.volumes.retry(now);
-        for container in seen.containers.values_mut() {
+        let progress = &mut self.state.progress;
+        progress.volumes.retry(now);
+        for container in progress.containers.values_mut() {
             if container.waiting.as_ref().is_some_and(|w| w.reason == "CreateContainerConfigError") {
                 container.retry_at = None;
             }
         }
-        let volumes = seen.volumes.mounted();
+        let volumes = progress.volumes.mounted();
         if volumes.is_empty() || !self.state.intent.is_run() {
             return;
         }
-        if seen.refresh != Refresh::Idle {
-            seen.refresh = Refresh::Again;
+        if progress.refresh != Refresh::Idle {
+            progress.refresh = Refresh::Again;
             return;
         }
-        seen.refresh = Refresh::Underway;
+        progress.refresh = Refresh::Underway;
         self.begin(Work::RefreshVolumes { volumes });
     }
 }

@@ -62,11 +62,11 @@ pub fn precedence(pod: &Pod, allocated: &Pod) -> impl Ord + use<> {
     (grows, Reverse(priority), qos::class(pod) != qos::Class::Guaranteed, since.unwrap_or(Timestamp::MAX))
 }
 
-/// The resize progress of a Pod run by an earlier agent: continues what was begun.
-pub fn carried_over(pod: &Pod, allotment: &Allotment, seen: &Observed) -> Resize {
+/// The resize progress of a Pod run by an earlier agent: continues what was begun. `found`: a trace of it on the machine.
+pub fn carried_over(pod: &Pod, allotment: &Allotment, seen: &Observed, found: &Resize) -> Resize {
     let told = condition(pod, IN_PROGRESS);
     let behind = pod.parts().iter().any(|p| is_behind(p, seen.container(p.name())));
-    let unfinished = seen.resize.progress.is_some() || told.is_some() || behind;
+    let unfinished = found.progress.is_some() || told.is_some() || behind;
     let generation = told.and_then(|c| c.observed_generation).or(allotment.generation);
     let error = told.and_then(|c| c.message.clone()).filter(|message| !message.is_empty());
     let progress = unfinished.then(|| ResizeProgress { generation, error, ..ResizeProgress::default() });

@@ -47,8 +47,8 @@ impl Run {
                 self.complain("release volumes", result.as_ref().err());
                 ActionResult::VolumesReleased(result)
             }
-            Work::StartSandbox { attempt, seen } => {
-                let work = executor.start_sandbox(pod, attempt, &seen);
+            Work::StartSandbox { attempt, history } => {
+                let work = executor.start_sandbox(pod, attempt, &history);
                 ActionResult::Sandbox(trace.step("Start sandbox", None, work, trouble).await)
             }
             Work::StopSandbox { attempt } => {

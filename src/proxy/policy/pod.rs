@@ -8,7 +8,6 @@ use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use k8s_openapi::{Metadata, NamespaceResourceScope, Resource};
 use podwright_api::pod_identity::{self, PodIdentity};
 use podwright_net::dataplane::Protocol;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -110,24 +109,7 @@ impl From<PodIdentity> for PodView {
     }
 }
 
-impl Resource for PodView {
-    const API_VERSION: &'static str = PodIdentity::API_VERSION;
-    const GROUP: &'static str = PodIdentity::GROUP;
-    const KIND: &'static str = PodIdentity::KIND;
-    const VERSION: &'static str = PodIdentity::VERSION;
-    const URL_PATH_SEGMENT: &'static str = PodIdentity::URL_PATH_SEGMENT;
-    type Scope = NamespaceResourceScope;
-}
-
-impl Metadata for PodView {
-    type Ty = ObjectMeta;
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-    fn metadata_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
+podwright_api::view!(PodView, of PodIdentity);
 
 impl<'de> Deserialize<'de> for PodView {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<PodView, D::Error> {

@@ -120,7 +120,7 @@ impl Server {
                 _ => {}
             }
         }
-        Ok(Response { body: Body::Status(Box::new(Status::success())), warnings: Vec::new() })
+        Ok(Body::Status(Box::new(Status::success())).into())
     }
 
     async fn passed_on(&self, to: &Elsewhere, request: Request, entry: Option<&Entry>) -> Result<Response, Status> {
@@ -143,7 +143,7 @@ impl Server {
         // Reading many megabytes takes its time.
         let size = body.len();
         let body = self.large.run(&user, size, async { wire::response(verb, code, body, most_values(&user)) }).await?;
-        Ok(Response { body, warnings })
+        Ok(Response { warnings, ..body.into() })
     }
 
     /// Authorizes, and returns where the resource is served, if that is available.
@@ -223,11 +223,17 @@ impl Server {
             };
             let object = wire::object(&live)?;
             let merged = patch::apply::merge_untyped(&manifest, &object)?;
-            let Some(change) = patch::difference(&object.0, &merged.0) else { return Ok(live) };
+            let Some(change) = patch::difference(&object.0, &merged.0) else {
+                return Ok(Response { unchanged: true, ..live });
+            };
             match self.passed_on(to, part(Verb::Patch, Some(change), Some(PatchType::Merge)), entry).await {
                 // Create it again.
                 Err(why) if why.is_not_found() => {}
-                done => return done,
+                Err(why) => return Err(why),
+                Ok(mut done) => {
+                    done.warnings.extend(patch::apply::unapplied(&to.plural, &object));
+                    return Ok(done);
+                }
             }
         }
         let name = request.name.as_deref().unwrap_or("");

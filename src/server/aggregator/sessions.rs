@@ -91,7 +91,7 @@ impl Server {
                 () = lost.cancelled() => tracing::info!("ended a session with an extension API server to make room for others"),
             }
         });
-        Ok(Response { body: Body::Stream { id }, warnings: Vec::new() })
+        Ok(Body::Stream { id }.into())
     }
 }
 

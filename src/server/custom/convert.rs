@@ -138,7 +138,12 @@ impl Server {
             match Box::pin(self.run(write)).await {
                 Err(status) if status.is_conflict() && body["metadata"]["resourceVersion"].is_null() => {}
                 Err(status) if status.is_already_exists() && live.is_none() => {}
-                done => return done,
+                Err(status) => return Err(status),
+                Ok(mut done) => {
+                    let live = live.filter(|_| of_type == PatchType::ThreeWay);
+                    done.warnings.extend(live.and_then(|live| patch::apply::unapplied(call.kind.plural, &live)));
+                    return Ok(done);
+                }
             }
         }
         Err(call.conflict("the object is being modified too often; please try again"))

@@ -95,10 +95,7 @@ mod tests {
 
     #[test]
     fn what_is_made_of_an_answer_counts_by_its_bytes() {
-        let object = |bytes: usize| Response {
-            body: Body::Object { bytes: vec![b' '; bytes].into(), created: false },
-            warnings: Vec::new(),
-        };
+        let object = |bytes: usize| Response::from(Body::Object { bytes: vec![b' '; bytes].into(), created: false });
         let plain = Wanted::PLAIN;
         for (wanted, counts) in [
             (plain, false),

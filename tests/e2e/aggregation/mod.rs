@@ -13,7 +13,7 @@ use crate::kubectl::{
     Cluster,
     Expect::{Fails, Has, Is, Lacks},
 };
-use crate::support::{Answer, contains, eventually, leftovers::Machine, slowness, tls};
+use crate::support::{Answer, contains, eventually, leftovers::Machine, missing, slowness, tls};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -70,7 +70,7 @@ const THING: &str = "{apiVersion: ext.example.com/v1, kind: Thing, metadata: {na
 /// A cluster with the extension server, and an APIService for it: none if kubectl or Python is missing.
 fn started() -> Option<Cluster> {
     if !std::path::Path::new("/usr/bin/python3").exists() {
-        eprintln!("skipped: there is no /usr/bin/python3 here");
+        missing::client("there is no /usr/bin/python3 here");
         return None;
     }
     let cluster = Cluster::start()?;

@@ -236,7 +236,7 @@ fn no_attack_gets_through() {
         world.sweep();
         all_at_once(again);
     } else {
-        println!("this host cannot give users of their own: nothing is tried with them");
+        crate::support::missing::here("this host cannot give users of their own: nothing is tried with them");
     }
     alone.into_iter().rev().map(once).for_each(attempt);
     let (mut verdicts, (made, untouched)) = (verdicts.into_inner().unwrap(), world.end());

@@ -6,7 +6,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::support::{Answer, TestNode, left_out, slowness};
+use crate::support::{Answer, TestNode, missing, slowness};
 
 /// Time limit of a drill.
 const LIMIT_SECONDS: u32 = 240;
@@ -20,7 +20,7 @@ fn python() -> String {
 fn node() -> Option<TestNode> {
     let known = Command::new(python()).args(["-c", "import kubernetes"]).stderr(Stdio::null()).status();
     if !known.is_ok_and(|status| status.success()) {
-        left_out("there is no Python package kubernetes here; `./dev test` installs one");
+        missing::client("there is no Python package kubernetes here; `./dev test` installs one");
         return None;
     }
     let node = TestNode::start(&[]);

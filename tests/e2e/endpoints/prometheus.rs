@@ -13,7 +13,7 @@ use std::{
 use serde_json::Value;
 
 use super::{TIMEOUT, name, raw};
-use crate::support::{Answer, TestNode, contains, eventually};
+use crate::support::{Answer, TestNode, contains, eventually, missing};
 
 const WORLD: &str = "
 apiVersion: v1
@@ -166,7 +166,7 @@ impl Prometheus {
 #[test]
 fn a_real_prometheus_scrapes_server_node_and_pod() {
     let Some(program) = tool("PROMETHEUS", "prometheus") else {
-        return eprintln!("skipped: there is no Prometheus here; `./dev test` installs Debian's");
+        return missing::client("there is no Prometheus here; `./dev test` installs Debian's");
     };
     let node = TestNode::start(&[]);
     node.import_busybox();

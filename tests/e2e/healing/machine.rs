@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{Row, TIMEOUT, World, timely};
-use crate::support::{contains, devices, eventually};
+use crate::support::{contains, devices, eventually, missing};
 
 /// The cgroup v2 of a process.
 fn cgroup_of(pid: u64) -> PathBuf {
@@ -24,7 +24,7 @@ fn cgroup_of(pid: u64) -> PathBuf {
 fn limit(what: &'static str, cgroup: &Path, name: &str, other: &'static str) -> Option<Row> {
     let file = cgroup.join(name);
     let Ok(own) = fs::read_to_string(&file) else {
-        println!("{what}: left out, for there is no {}", file.display());
+        missing::here(&format!("{what}: there is no {}", file.display()));
         return None;
     };
     let (damaged, own) = (file.clone(), own.trim().to_owned());
@@ -39,7 +39,7 @@ fn limit(what: &'static str, cgroup: &Path, name: &str, other: &'static str) -> 
 fn controller(what: &'static str, cgroup: &Path, name: &'static str) -> Option<Row> {
     let gives = cgroup.join("cgroup.subtree_control");
     if !fs::read_to_string(&gives).unwrap().contains(name) {
-        println!("{what}: left out, for this machine does not have it");
+        missing::here(&format!("{what}: this machine does not have it"));
         return None;
     }
     let damaged = gives.clone();
@@ -50,7 +50,7 @@ fn controller(what: &'static str, cgroup: &Path, name: &'static str) -> Option<R
 /// A cgroup's device filter is detached.
 fn program(what: &'static str, cgroup: &Path) -> Option<Row> {
     if devices::programs(cgroup).is_empty() {
-        println!("{what}: left out, for this machine refuses such programs");
+        missing::here(&format!("{what}: this machine refuses such programs"));
         return None;
     }
     let (damaged, cgroup) = (cgroup.to_owned(), cgroup.to_owned());

@@ -8,7 +8,7 @@ use crate::kubectl::{
     Cluster,
     Expect::{Fails, Has, Is, Lacks},
 };
-use crate::support::left_out;
+use crate::support::missing;
 
 /// The installed helm. `None`, with a message, if there is none.
 fn helm() -> Option<PathBuf> {
@@ -19,7 +19,7 @@ fn helm() -> Option<PathBuf> {
     let runs = |file: &PathBuf| Command::new(file).arg("version").output().is_ok_and(|output| output.status.success());
     let found = all.find(runs);
     if found.is_none() {
-        left_out("there is no helm here; `./dev test` gets one for x86-64");
+        missing::client("there is no helm here; `./dev test` gets one for x86-64");
     }
     found
 }

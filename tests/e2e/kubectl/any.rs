@@ -11,7 +11,7 @@ use super::{
     custom::{DEFINITION, OBJECT},
     kubectls, minor,
 };
-use crate::support::{Answer, TestNode, contains, eventually, left_out};
+use crate::support::{Answer, TestNode, contains, eventually, missing};
 
 const POD: &str = "
 apiVersion: v1
@@ -46,7 +46,7 @@ spec:
 /// A node and the first installed kubectl, of any age. `None`, with a message, if there is none.
 fn start() -> Option<Cluster> {
     let Some(kubectl) = kubectls().into_iter().next() else {
-        left_out("there is no kubectl here; `./dev test` gets one");
+        missing::client("there is no kubectl here; `./dev test` gets one");
         return None;
     };
     let node = TestNode::start(&[]);

@@ -28,7 +28,7 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{Answer, TestNode, contains, left_out};
+use crate::support::{Answer, TestNode, contains, missing};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -198,7 +198,7 @@ fn kubectls() -> Vec<PathBuf> {
 pub fn newest() -> Option<PathBuf> {
     let newest = kubectls().into_iter().max_by_key(|file| minor(file)).filter(|file| minor(file) >= Some(SINCE));
     if newest.is_none() {
-        left_out(&format!("there is no kubectl 1.{SINCE} or newer here; `./dev test` gets one"));
+        missing::client(&format!("there is no kubectl 1.{SINCE} or newer here; `./dev test` gets one"));
     }
     newest
 }

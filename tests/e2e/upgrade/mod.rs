@@ -16,7 +16,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::support::{Answer, TestNode, eventually};
+use crate::support::{Answer, TestNode, eventually, missing};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -30,7 +30,7 @@ impl Older {
     /// None, if the history to build them from is missing: `./dev test` has reported that, and how to get it.
     fn here() -> Option<Older> {
         if std::env::var_os("PODWRIGHT_OLDER").is_some_and(|older| older == "none") {
-            eprintln!("left out: the commit to upgrade from is not here");
+            missing::here("the commit to upgrade from is not here");
             return None;
         }
         let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);

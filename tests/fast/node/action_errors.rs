@@ -23,7 +23,7 @@ use podwright::{
             ActionError, Executor, ExecutorError, PullProgress, Pulled, Ran, RecoveredPod, Resized, Running,
             RuntimeEvent, StartOrder, Started,
         },
-        pod::{Attempt, Exit, Observed},
+        pod::{Attempt, Exit},
         probes::PLACES,
         spec::{ContainerRef, PodExt},
         storage::{Disks, Space, Thresholds, Usage},
@@ -120,9 +120,9 @@ impl Executor for Fragile {
         &self,
         pod: &Arc<Pod>,
         attempt: u32,
-        seen: &Observed,
+        history: &str,
     ) -> Result<Vec<std::net::IpAddr>, ActionError> {
-        self.hollow.start_sandbox(pod, attempt, seen).await
+        self.hollow.start_sandbox(pod, attempt, history).await
     }
     async fn stop_sandbox(&self, pod: &Pod, attempt: u32) -> Result<(), ExecutorError> {
         self.note("stop", pod);
@@ -372,11 +372,11 @@ async fn a_pod_that_cannot_be_read_is_kept_over_a_restart() {
     let pod = first.get("web").await.unwrap();
     first.spoil("web").await;
     // Another agent over the same store finds the Pod as it was admitted.
-    let mut seen = super::ready();
+    let mut known = super::ready();
     let mut container = super::running();
     container.attempt.as_mut().unwrap().image = "example.com/a:1".into();
-    seen.containers.insert("a".into(), container);
-    let found = RecoveredPod { pod, seen };
+    known.put("a", container);
+    let found = RecoveredPod { pod, seen: known.seen, progress: known.progress };
     let (tell, told) = tokio::sync::oneshot::channel();
     let second = first.restarted(move |env, ranges| {
         let machine = Arc::new(Fragile::new(env, ranges));

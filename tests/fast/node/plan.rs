@@ -9,14 +9,14 @@ use podwright::node::{
     executor::{ActionError, Reason},
     plan::{self, Action, PodActions, ended as is_over},
     pod::{
-        Busy, Container, Failure, Intent, Observed, SandboxState, Step, Stop, Unhealthy,
+        Busy, Container, Failure, Inputs, Intent, SandboxState, Step, Stop, Unhealthy,
         start::{self, order},
     },
     spec::PodExt,
 };
 use serde_json::json;
 
-use super::{at, ended, image, pod, ready, running};
+use super::{Known, Part, at, ended, image, pod, running};
 
 /// The actions in short.
 fn short(plan: &PodActions) -> Vec<String> {
@@ -31,15 +31,18 @@ fn short(plan: &PodActions) -> Vec<String> {
     plan.actions.iter().map(words).collect()
 }
 
-fn seen(containers: &[(&str, Container)]) -> Observed {
-    let mut seen = ready();
-    seen.containers = containers.iter().map(|(name, c)| ((*name).to_owned(), c.clone())).collect();
-    seen
+fn seen<C: Clone + Into<Part>>(containers: &[(&str, C)]) -> Known {
+    Known::with(containers)
 }
 
 /// The plan for a Pod that is to run.
-fn plan(pod: &Pod, seen: &Observed, now: Timestamp) -> PodActions {
-    plan::plan(pod, &Intent::Run, seen, now)
+fn plan(pod: &Pod, seen: &Known, now: Timestamp) -> PodActions {
+    ending(pod, &Intent::Run, seen, now)
+}
+
+/// The plan for one with this intent.
+fn ending(pod: &Pod, intent: &Intent, seen: &Known, now: Timestamp) -> PodActions {
+    plan::plan(pod, Inputs { intent, ..seen.inputs() }, now)
 }
 
 fn fetched() -> Container {
@@ -52,7 +55,7 @@ fn two(policy: &str) -> serde_json::Value {
 
 #[test]
 fn a_new_pod_gets_everything_at_once() {
-    let now = plan(&pod(two("Always")), &Observed::default(), at(0));
+    let now = plan(&pod(two("Always")), &Known::default(), at(0));
     assert_eq!(short(&now), ["StartSandbox", "pull a", "pull b"]);
 }
 
@@ -61,9 +64,9 @@ fn containers_start_one_after_the_other() {
     let pod = pod(two("Always"));
     let mut seen = seen(&[("a", fetched()), ("b", fetched())]);
     assert_eq!(short(&plan(&pod, &seen, at(1))), ["start a"]);
-    seen.container_mut("a").busy = Busy::Starting;
+    seen.progress("a").busy = Busy::Starting;
     assert_eq!(short(&plan(&pod, &seen, at(1))), Vec::<String>::new());
-    *seen.container_mut("a") = running();
+    seen.put("a", running());
     assert_eq!(short(&plan(&pod, &seen, at(1))), ["start b"]);
 }
 
@@ -110,8 +113,8 @@ fn an_image_that_was_changed_before_the_start_is_looked_for_anew() {
     // So is one that may have been deleted since; the wait before the next attempt stays.
     let pod = pod(json!({ "containers": [{ "name": "a", "image": "i:1" }] }));
     for (reason, then) in [(Reason::CreateContainerError, "pull a"), (Reason::CreateContainerConfigError, "start a")] {
-        *seen.container_mut("a") = fetched();
-        start::failed(&mut seen, "a", 0, &ActionError::new(reason, "x"), at(1));
+        seen.put("a", fetched());
+        start::failed(seen.halves(), "a", 0, &ActionError::new(reason, "x"), at(1));
         assert_eq!(short(&plan(&pod, &seen, at(2))), Vec::<String>::new(), "{reason}");
         assert_eq!(short(&plan(&pod, &seen, at(20))), [then], "{reason}");
     }
@@ -120,14 +123,12 @@ fn an_image_that_was_changed_before_the_start_is_looked_for_anew() {
 #[test]
 fn a_crash_loop_waits_and_says_so_once() {
     let pod = pod(json!({ "containers": [{ "name": "a", "image": "i:1" }] }));
-    let mut crashed = ended(1);
-    crashed.backoff.raise(at(4), at(4));
-    let mut seen = seen(&[("a", crashed)]);
+    let mut seen = seen(&[("a", Part::from(ended(1)).backed_off(4))]);
     let first = plan(&pod, &seen, at(6));
     assert_eq!(first.wake, Some(at(15)));
     let [Action::BackOff { message, .. }] = &first.actions[..] else { panic!("{first:?}") };
     assert_eq!(message, "back-off 10s restarting failed container=a pod=web_default(u1)");
-    seen.container_mut("a").waiting = Some(Failure { reason: "CrashLoopBackOff".into(), message: message.clone() });
+    seen.progress("a").waiting = Some(Failure { reason: "CrashLoopBackOff".into(), message: message.clone() });
     assert_eq!(short(&plan(&pod, &seen, at(7))), Vec::<String>::new());
     assert_eq!(short(&plan(&pod, &seen, at(15))), ["start a"]);
 }
@@ -214,8 +215,8 @@ fn unhealthy_and_changed_containers_are_stopped() {
     sick.unhealthy = Some(Unhealthy { why: "failed liveness probe".into(), grace: Some(3) });
     let unhealthy = plan(&pod, &seen(&[("a", sick.clone())]), at(10));
     assert_eq!(short(&unhealthy), ["stop a at 13"]);
-    sick.busy = Busy::Stopping { deadline: at(13) };
-    assert_eq!(short(&plan(&pod, &seen(&[("a", sick)]), at(11))), Vec::<String>::new());
+    let stopping = Part::from(sick).busy(Busy::Stopping { deadline: at(13) });
+    assert_eq!(short(&plan(&pod, &seen(&[("a", stopping)]), at(11))), Vec::<String>::new());
 }
 
 /// A Pod that is to be removed by then.
@@ -232,7 +233,7 @@ fn sidecars_end_after_the_others_in_reverse_order() {
         ],
         "containers": [{ "name": "a", "image": "i:1" }, { "name": "b", "image": "i:1" }] }));
     let all = |a, b, s2, s1| seen(&[("a", a), ("b", b), ("s2", s2), ("s1", s1)]);
-    let plan = |seen: &Observed, now: i64| short(&plan::plan(&pod, &removed_by(30), seen, at(now)));
+    let plan = |seen: &Known, now: i64| short(&ending(&pod, &removed_by(30), seen, at(now)));
     let at_first = all(running(), running(), running(), running());
     assert_eq!(plan(&at_first, 1), ["stop b at 30", "stop a at 30"]);
     let one_left = all(running(), ended(0), running(), running());
@@ -249,27 +250,26 @@ fn sidecars_end_after_the_others_in_reverse_order() {
 #[test]
 fn a_shorter_grace_overtakes_a_longer_one() {
     let pod = pod(json!({ "containers": [{ "name": "a", "image": "i:1" }] }));
-    let mut container = running();
-    container.busy = Busy::Stopping { deadline: at(30) };
-    let seen = seen(&[("a", container)]);
-    assert_eq!(short(&plan::plan(&pod, &removed_by(30), &seen, at(1))), Vec::<String>::new());
-    assert_eq!(short(&plan::plan(&pod, &removed_by(5), &seen, at(1))), ["stop a at 5"]);
+    let seen = seen(&[("a", Part::from(running()).busy(Busy::Stopping { deadline: at(30) }))]);
+    assert_eq!(short(&ending(&pod, &removed_by(30), &seen, at(1))), Vec::<String>::new());
+    assert_eq!(short(&ending(&pod, &removed_by(5), &seen, at(1))), ["stop a at 5"]);
 }
 
 #[test]
 fn the_end_is_sandbox_then_everything() {
     let pod = pod(json!({ "containers": [{ "name": "a", "image": "i:1" }] }));
     let (mut intent, mut seen) = (removed_by(30), seen(&[("a", ended(0))]));
-    let plan = |intent: &Intent, seen: &Observed, now: i64| plan::plan(&pod, intent, seen, at(now));
+    let plan = |intent: &Intent, seen: &Known, now: i64| ending(&pod, intent, seen, at(now));
+    let is_over = |intent: &Intent, seen: &Known| is_over(&pod.parts(), Inputs { intent, ..seen.inputs() });
     assert_eq!(short(&plan(&intent, &seen, 6)), ["StopSandbox"]);
-    assert!(!is_over(&pod.parts(), &intent, &seen));
-    seen.sandbox.state = SandboxState::Stopped;
-    assert!(is_over(&pod.parts(), &intent, &seen));
+    assert!(!is_over(&intent, &seen));
+    seen.seen.sandbox.state = SandboxState::Stopped;
+    assert!(is_over(&intent, &seen));
     assert_eq!(short(&plan(&intent, &seen, 6)), ["Remove"]);
-    seen.removal = Step::Failed { tries: 1, retry_at: at(9) };
+    seen.progress.removal = Step::Failed { tries: 1, retry_at: at(9) };
     assert_eq!(plan(&intent, &seen, 6), PodActions { actions: vec![], wake: Some(at(9)) });
     assert_eq!(short(&plan(&intent, &seen, 9)), ["Remove"]);
-    seen.removal = Step::Done;
+    seen.progress.removal = Step::Done;
     assert_eq!(short(&plan(&intent, &seen, 9)), Vec::<String>::new());
     let Intent::Stop(stop) = &mut intent else { panic!() };
     stop.remove = false;
@@ -280,17 +280,17 @@ fn the_end_is_sandbox_then_everything() {
 fn a_dead_sandbox_is_made_anew_when_nothing_runs_in_it() {
     let pod = pod(json!({ "containers": [{ "name": "a", "image": "i:1" }] }));
     let mut seen = seen(&[("a", running())]);
-    seen.lose_sandbox(at(5));
-    assert_eq!(seen.container("a").exit().unwrap().code, 137);
+    seen.seen.lose_sandbox(at(5));
+    assert_eq!(seen.seen.container("a").exit().unwrap().code, 137);
     let got = short(&plan(&pod, &seen, at(6)));
     assert_eq!(got, ["RenewSandbox"]);
-    seen.sandbox.renewal = Step::Failed { tries: 1, retry_at: at(9) };
+    seen.progress.sandbox.renewal = Step::Failed { tries: 1, retry_at: at(9) };
     assert_eq!(plan(&pod, &seen, at(6)), PodActions { actions: vec![], wake: Some(at(9)) });
     assert_eq!(short(&plan(&pod, &seen, at(9))), ["RenewSandbox"]);
-    seen.renew_sandbox();
-    assert_eq!(seen.sandbox.attempt, 1);
+    seen.seen.renew_sandbox();
+    assert_eq!(seen.seen.sandbox.attempt, 1);
     assert_eq!(short(&plan(&pod, &seen, at(6))), ["StartSandbox"]);
-    assert_eq!(seen.container("a").next_restart(), 1);
+    assert_eq!(seen.seen.container("a").next_restart(), 1);
 }
 
 #[test]
@@ -323,34 +323,34 @@ fn an_ephemeral_container_starts_before_the_others_and_once() {
     // The Pod does not wait for it.
     let done = seen(&[("i", ended(0)), ("a", ended(0)), ("d", running())]);
     assert_eq!(short(&plan(&pod, &done, at(6))), ["Finish"]);
-    assert_eq!(short(&plan::plan(&pod, &removed_by(30), &done, at(6))), ["stop d at 30"]);
+    assert_eq!(short(&ending(&pod, &removed_by(30), &done, at(6))), ["stop d at 30"]);
 }
 
 #[test]
 fn an_ephemeral_container_needs_the_one_whose_processes_it_shall_see() {
     let pod = pod(debugged(Some("a")));
     let mut waits = seen(&[("i", running()), ("d", fetched())]);
-    let trouble = order(&pod, &waits, "d").expect_err("the target does not run");
+    let order = |waits: &Known, name: &str| order(&pod, &waits.seen, &waits.progress, name);
+    let trouble = order(&waits, "d").expect_err("the target does not run");
     assert_eq!(
         (trouble.reason.as_str(), trouble.message.as_str()),
         ("CreateContainerConfigError", "unable to find target container \"a\"")
     );
-    *waits.container_mut("a") = running();
-    let target = order(&pod, &waits, "d").expect("the target runs").target;
-    assert_eq!(target, Some(("a".to_owned(), waits.container("a").attempt.as_ref().unwrap().restart)));
-    assert_eq!(order(&pod, &waits, "a").expect("it has none").target, None);
+    waits.put("a", running());
+    let target = order(&waits, "d").expect("the target runs").target;
+    assert_eq!(target, Some(("a".to_owned(), waits.seen.container("a").attempt.as_ref().unwrap().restart)));
+    assert_eq!(order(&waits, "a").expect("it has none").target, None);
 }
 
 /// Stopped for another image or other resources, it starts anew at once; a start that fails counts as any other's does.
 #[test]
 fn a_new_start_that_fails_is_backed_off_from() {
     let pod = pod(two("Always"));
-    let mut renewed = Container { renewing: true, ..ended(0) };
-    renewed.backoff.raise(at(0), at(0));
-    let mut seen = seen(&[("a", renewed), ("b", running())]);
+    let renewed = Part::from(ended(0)).renewing().backed_off(0);
+    let mut seen = seen(&[("a", renewed), ("b", running().into())]);
     assert_eq!(short(&plan(&pod, &seen, at(6))), ["start a"]);
     let trouble = ActionError::new(Reason::StartError, "no such file");
-    start::failed(&mut seen, "a", 1, &trouble, at(7));
+    start::failed(seen.halves(), "a", 1, &trouble, at(7));
     let next = plan(&pod, &seen, at(8));
     assert_eq!((short(&next), next.wake), (vec!["back off a".to_owned()], Some(at(17))));
 }

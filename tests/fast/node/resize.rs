@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
 use podwright::node::{
     admission::Allocatable,
     plan::{Action, plan},
-    pod::{Busy, Container, Intent, Observed, ResizeProgress, Step},
+    pod::{Busy, Container, ResizeProgress, Step},
     resize::{self, Allocation, Change, Of, Pending, judge, overdrawn, precedence, writes},
     spec::PodExt,
     status::{Host, status},
@@ -14,7 +14,7 @@ use podwright::node::{
 use podwright_runtime::Resources;
 use serde_json::{Value, json};
 
-use super::{at, ended, pod, ready, running};
+use super::{Known, Part, at, ended, pod, ready, running};
 
 fn resources(cpu: &str, memory: &str) -> ResourceRequirements {
     let amounts = json!({ "cpu": cpu, "memory": memory });
@@ -37,16 +37,21 @@ fn with(container: Container, resources: ResourceRequirements) -> Container {
 }
 
 /// Both run with these resources, and a resize is under way.
-fn seen(cpu: &str, memory: &str) -> Observed {
+fn seen(cpu: &str, memory: &str) -> Known {
     let mut seen = ready();
     for name in ["a", "b"] {
-        seen.containers.insert(name.to_owned(), with(running(), resources(cpu, memory)));
+        seen.put(name, with(running(), resources(cpu, memory)));
     }
-    seen.resize.progress = Some(ResizeProgress { generation: Some(2), ..ResizeProgress::default() });
+    seen.progress.resize.progress = Some(ResizeProgress { generation: Some(2), ..ResizeProgress::default() });
     seen
 }
 
-fn short(pod: &Pod, seen: &Observed) -> Vec<String> {
+/// The step that the resize has come to.
+fn step(seen: &mut Known, step: Step) {
+    seen.progress.resize.progress.as_mut().unwrap().step = step;
+}
+
+fn short(pod: &Pod, seen: &Known) -> Vec<String> {
     let words = |action: &Action| match action {
         Action::Stop(stop) => format!("stop {}{}: {}", stop.container, if stop.renew { " anew" } else { "" }, stop.why),
         Action::Resize(names) => format!("resize {}", names.join(" ")),
@@ -54,7 +59,7 @@ fn short(pod: &Pod, seen: &Observed) -> Vec<String> {
         Action::Pull(name) => format!("pull {name}"),
         other => format!("{other:?}"),
     };
-    plan(pod, &Intent::Run, seen, at(9)).actions.iter().map(words).collect()
+    plan(pod, seen.inputs(), at(9)).actions.iter().map(words).collect()
 }
 
 #[test]
@@ -64,22 +69,21 @@ fn what_restarts_stops_first_and_starts_last() {
     let mut seen = seen("1", "1Mi");
     assert_eq!(short(&bigger, &seen), ["stop b anew: Container b resize requires restart"]);
     let stopping = Busy::Stopping { deadline: at(39) };
-    (seen.container_mut("b").busy, seen.container_mut("b").renewing) = (stopping, true);
+    (seen.progress("b").busy, seen.progress("b").renewing) = (stopping, true);
     assert_eq!(short(&bigger, &seen), nothing, "the others wait until it has stopped");
     // It ends well, and is started anew all the same, with no back-off.
-    *seen.container_mut("b") = Container { renewing: true, ..with(ended(0), resources("1", "1Mi")) };
-    seen.container_mut("b").backoff.raise(at(4), at(4));
+    seen.put("b", Part::from(with(ended(0), resources("1", "1Mi"))).renewing().backed_off(4));
     assert_eq!(short(&bigger, &seen), ["resize a"], "no start before what is allocated is written");
-    seen.resize.busy = true;
-    seen.resize.progress.as_mut().unwrap().step = Step::Doing;
+    seen.progress.resize.busy = true;
+    step(&mut seen, Step::Doing { tries: 0 });
     assert_eq!(short(&bigger, &seen), nothing);
-    seen.resize.busy = false;
-    seen.resize.progress.as_mut().unwrap().step = Step::Done;
-    seen.container_mut("a").attempt.as_mut().unwrap().resources = Some(resources("2", "2Mi"));
+    seen.progress.resize.busy = false;
+    step(&mut seen, Step::Done);
+    seen.seen("a").attempt.as_mut().unwrap().resources = Some(resources("2", "2Mi"));
     assert_eq!(short(&bigger, &seen), ["start b"]);
-    *seen.container_mut("b") = with(running(), resources("2000m", "2048Ki"));
+    seen.put("b", with(running(), resources("2000m", "2048Ki")));
     assert_eq!(short(&bigger, &seen), ["Resized"]);
-    seen.resize.progress = None;
+    seen.progress.resize.progress = None;
     assert_eq!(short(&bigger, &seen), nothing);
 }
 
@@ -87,11 +91,11 @@ fn what_restarts_stops_first_and_starts_last() {
 #[test]
 fn what_was_to_start_anew_is_kept_when_its_resize_is_taken_back() {
     let mut seen = seen("1", "1Mi");
-    seen.container_mut("b").renewing = true;
+    seen.progress("b").renewing = true;
     assert_eq!(short(&pod(two("1", "2Mi")), &seen), ["stop b anew: Container b resize requires restart"]);
     let same = pod(two("1", "1Mi"));
     assert_eq!(short(&same, &seen)[0], "Keep(\"b\")");
-    seen.container_mut("b").busy = Busy::Stopping { deadline: at(39) };
+    seen.progress("b").busy = Busy::Stopping { deadline: at(39) };
     assert_eq!(short(&same, &seen), Vec::<String>::new(), "it has been told to end");
 }
 
@@ -100,21 +104,21 @@ fn a_resize_is_planned_where_it_can_be_done() {
     let more_cpu = pod(two("2", "1Mi"));
     let mut seen = seen("1", "1Mi");
     assert_eq!(short(&more_cpu, &seen), ["resize a b"], "a change of CPU alone restarts nothing");
-    seen.resize.progress.as_mut().unwrap().step = Step::Failed { tries: 1, retry_at: at(20) };
+    step(&mut seen, Step::Failed { tries: 1, retry_at: at(20) });
     assert_eq!(short(&more_cpu, &seen), Vec::<String>::new());
-    assert_eq!(plan(&more_cpu, &Intent::Run, &seen, at(9)).wake, Some(at(20)));
-    seen.resize.progress.as_mut().unwrap().step = Step::Failed { tries: 1, retry_at: at(9) };
+    assert_eq!(plan(&more_cpu, seen.inputs(), at(9)).wake, Some(at(20)));
+    step(&mut seen, Step::Failed { tries: 1, retry_at: at(9) });
     assert_eq!(short(&more_cpu, &seen), ["resize a b"]);
-    seen.container_mut("a").busy = Busy::Starting;
+    seen.progress("a").busy = Busy::Starting;
     assert_eq!(short(&more_cpu, &seen), Vec::<String>::new(), "it starts with what was allocated before, perhaps");
     // What nobody knows is not changed; the Pod's own cgroup is, once.
-    seen.container_mut("a").busy = Busy::Idle;
-    seen.resize.progress.as_mut().unwrap().step = Step::Undone;
+    seen.progress("a").busy = Busy::Idle;
+    step(&mut seen, Step::Undone);
     for name in ["a", "b"] {
-        seen.container_mut(name).attempt.as_mut().unwrap().resources = None;
+        seen.seen(name).attempt.as_mut().unwrap().resources = None;
     }
     assert_eq!(short(&more_cpu, &seen), ["resize "]);
-    seen.resize.progress.as_mut().unwrap().step = Step::Done;
+    step(&mut seen, Step::Done);
     assert_eq!(short(&more_cpu, &seen), ["Resized"]);
 }
 
@@ -280,10 +284,11 @@ fn limits_are_recalled_with_the_requests_that_they_came_with() {
 fn the_status_tells_what_is_allocated_and_what_runs() {
     let pod = pod(two("2", "2Mi"));
     let mut seen = seen("1", "1Mi");
-    *seen.container_mut("b") = with(ended(1), resources("1", "1Mi"));
-    seen.resize.pending = Some(Pending { reason: "Deferred".into(), message: "no room".into(), generation: Some(3) });
-    let tell = |seen: &Observed, pod: &Pod, now: i64| {
-        serde_json::to_value(status(pod, &Intent::Run, seen, &Host::default(), at(now))).unwrap()
+    seen.put("b", with(ended(1), resources("1", "1Mi")));
+    seen.progress.resize.pending =
+        Some(Pending { reason: "Deferred".into(), message: "no room".into(), generation: Some(3) });
+    let tell = |seen: &Known, pod: &Pod, now: i64| {
+        serde_json::to_value(status(pod, seen.inputs(), &Host::default(), at(now))).unwrap()
     };
     let told = tell(&seen, &pod, 9);
     let of = |i: usize, field: &str| told["containerStatuses"][i][field].clone();
@@ -305,11 +310,11 @@ fn the_status_tells_what_is_allocated_and_what_runs() {
     // Its time stays while it stays; and it goes.
     let mut known = pod.clone();
     known.status = serde_json::from_value(told).unwrap();
-    seen.resize.pending = None;
-    seen.resize.progress.as_mut().unwrap().error = Some("too little".into());
+    seen.progress.resize.pending = None;
+    seen.progress.resize.progress.as_mut().unwrap().error = Some("too little".into());
     (progress["reason"], progress["message"]) = ("Error".into(), "too little".into());
     assert_eq!(conditions(&tell(&seen, &known, 20)), [progress]);
-    seen.resize.progress = None;
+    seen.progress.resize.progress = None;
     assert!(conditions(&tell(&seen, &known, 20)).is_empty());
 }
 

@@ -3,21 +3,21 @@
 use k8s_openapi::api::core::v1::Pod;
 use podwright::node::{
     plan::{self, Action},
-    pod::{Intent, Observed},
+    pod::Intent,
     restore_status::recall,
     status::{Host, status},
 };
 use serde_json::{Value, json};
 
-use super::{at, pod};
+use super::{Known, at, pod};
 
-fn remembered(policy: &str, statuses: Value) -> (Pod, Observed) {
+fn remembered(policy: &str, statuses: Value) -> (Pod, Known) {
     let containers = json!([{ "name": "a", "image": "i:1" }, { "name": "b", "image": "i:1" }]);
     let mut pod = pod(json!({ "restartPolicy": policy, "containers": containers }));
     let told = json!({ "phase": "Running", "startTime": at(0), "containerStatuses": statuses });
     pod.status = Some(serde_json::from_value(told).unwrap());
-    let seen = recall(&pod, at(100));
-    (pod, seen)
+    let (seen, progress) = recall(&pod, at(100));
+    (pod, Known { intent: Intent::Run, seen, progress })
 }
 
 fn ended(name: &str, code: i32) -> Value {
@@ -33,14 +33,14 @@ fn running(name: &str) -> Value {
         "containerID": "podwright://u1_0/y.2", "state": { "running": { "startedAt": at(1) } } })
 }
 
-fn shown(pod: &Pod, seen: &Observed) -> Value {
-    serde_json::to_value(status(pod, &Intent::Run, seen, &Host::default(), at(200))).unwrap()
+fn shown(pod: &Pod, known: &Known) -> Value {
+    serde_json::to_value(status(pod, known.inputs(), &Host::default(), at(200))).unwrap()
 }
 
 #[test]
 fn what_ended_for_good_stays_as_it_ended() {
     let (pod, seen) = remembered("Never", json!([ended("a", 0), ended("b", 3)]));
-    assert_eq!(plan::plan(&pod, &Intent::Run, &seen, at(100)).actions, [Action::Finish]);
+    assert_eq!(plan::plan(&pod, seen.inputs(), at(100)).actions, [Action::Finish]);
     let shown = shown(&pod, &seen);
     assert_eq!(shown["phase"], "Failed");
     assert_eq!(shown["containerStatuses"], json!([ended("a", 0), ended("b", 3)]));
@@ -49,7 +49,7 @@ fn what_ended_for_good_stays_as_it_ended() {
 #[test]
 fn what_ended_for_good_stays_so_while_others_start_again() {
     let (pod, seen) = remembered("OnFailure", json!([ended("a", 0), ended("b", 3)]));
-    let actions = plan::plan(&pod, &Intent::Run, &seen, at(100)).actions;
+    let actions = plan::plan(&pod, seen.inputs(), at(100)).actions;
     assert!(!actions.contains(&Action::Pull("a".into())) && actions.contains(&Action::Pull("b".into())), "{actions:?}");
     let shown = shown(&pod, &seen);
     assert_eq!(shown["containerStatuses"][0], ended("a", 0));
@@ -66,27 +66,27 @@ fn what_was_to_be_started_anew_is() {
     anew["lastState"] = anew["state"].take();
     anew["state"] = json!({ "waiting": { "reason": "ContainerCreating" } });
     let (pod, seen) = remembered("OnFailure", json!([anew, ended("b", 0)]));
-    let actions = plan::plan(&pod, &Intent::Run, &seen, at(100)).actions;
+    let actions = plan::plan(&pod, seen.inputs(), at(100)).actions;
     assert!(actions.contains(&Action::Pull("a".into())) && !actions.contains(&Action::Pull("b".into())), "{actions:?}");
 }
 
 #[test]
 fn what_ran_is_lost() {
     let (pod, seen) = remembered("Never", json!([ended("a", 0), running("b")]));
-    assert_eq!(plan::plan(&pod, &Intent::Run, &seen, at(100)).actions, [Action::Finish]);
+    assert_eq!(plan::plan(&pod, seen.inputs(), at(100)).actions, [Action::Finish]);
     let shown = shown(&pod, &seen);
     assert_eq!(shown["containerStatuses"][0], ended("a", 0));
     let lost = &shown["containerStatuses"][1]["state"]["terminated"];
     assert_eq!((&lost["exitCode"], &lost["reason"]), (&json!(137), &json!("ContainerStatusUnknown")));
     let (pod, seen) = remembered("Always", json!([running("a"), running("b")]));
-    let actions = plan::plan(&pod, &Intent::Run, &seen, at(100)).actions;
+    let actions = plan::plan(&pod, seen.inputs(), at(100)).actions;
     assert!(actions.contains(&Action::Pull("a".into())), "{actions:?}");
-    assert_eq!(seen.container("a").next_restart(), 3);
+    assert_eq!(seen.seen.container("a").next_restart(), 3);
 }
 
 #[test]
 fn what_is_over_is_not_looked_at_again() {
     let (mut pod, _) = remembered("Never", json!([ended("a", 0), ended("b", 0)]));
     pod.status.as_mut().unwrap().phase = Some("Succeeded".into());
-    assert!(recall(&pod, at(100)).containers.is_empty());
+    assert!(recall(&pod, at(100)).0.containers.is_empty());
 }

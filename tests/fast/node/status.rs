@@ -2,34 +2,30 @@
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use podwright::node::{
-    pod::{Busy, Container, Failure, Intent, Observed, SandboxState, Stop},
+    pod::{Busy, Container, Failure, Intent, SandboxState, Stop},
     qos,
     restore_status::recall,
     status::{Host, status},
 };
 use serde_json::{Value, json};
 
-use super::{at, ended, pod, ready, running};
+use super::{Known, Part, at, ended, pod, running};
 use crate::work::grows_with_its_lists;
 
-/// What is intended with a Pod, and what was observed of it.
-type Known = (Intent, Observed);
-
-fn of(pod: &Pod, (intent, seen): &Known) -> PodStatus {
-    status(pod, intent, seen, &Host { addresses: vec!["192.0.2.1".parse().unwrap()] }, at(9))
+fn of(pod: &Pod, known: &Known) -> PodStatus {
+    status(pod, known.inputs(), &Host { addresses: vec!["192.0.2.1".parse().unwrap()] }, at(9))
 }
 
-fn seen(containers: &[(&str, Container)]) -> Known {
-    let mut seen = ready();
-    seen.containers = containers.iter().map(|(name, c)| ((*name).to_owned(), c.clone())).collect();
-    (Intent::Run, seen)
+fn seen<C: Clone + Into<Part>>(containers: &[(&str, C)]) -> Known {
+    Known::with(containers)
 }
 
 fn stopped(containers: &[(&str, Container)]) -> Known {
     let stop = Stop { deadline: at(9), grace: 0, failure: None, remove: false, disruption: false };
-    let (_, mut seen) = seen(containers);
-    seen.sandbox.state = SandboxState::Stopped;
-    (Intent::Stop(stop), seen)
+    let mut known = seen(containers);
+    known.intent = Intent::Stop(stop);
+    known.seen.sandbox.state = SandboxState::Stopped;
+    known
 }
 
 #[test]
@@ -74,7 +70,7 @@ fn conditions_are_worded_as_upstream() {
         "initContainers": [{ "name": "i", "image": "i:1" }],
         "containers": [{ "name": "a", "image": "i:1" }, { "name": "b", "image": "i:1" }] });
     let mut pod = pod(spec);
-    let early = of(&pod, &seen(&[]));
+    let early = of(&pod, &super::ready());
     let words = json!(["False", "ContainersNotInitialized", "containers with incomplete status: [i]"]);
     assert_eq!(condition(&early, "Initialized"), words);
     let words = json!(["False", "ContainersNotReady", "containers with unready status: [a b]"]);
@@ -97,7 +93,7 @@ fn conditions_are_worded_as_upstream() {
     status.conditions = Some(conditions);
     pod.status = Some(status);
     let host = Host::default();
-    let later = podwright::node::status::status(&pod, &all.0, &all.1, &host, at(100));
+    let later = podwright::node::status::status(&pod, all.inputs(), &host, at(100));
     assert_eq!(condition(&later, "Ready"), json!(["True", null, null]));
     assert_eq!(condition(&later, "x/gate"), json!(["True", null, null]));
     let since = |kind: &str| {
@@ -121,21 +117,16 @@ fn container_states() {
         (one(&value["state"]), one(&value["lastState"]), a.ready, a.restart_count)
     };
     let is = |s: &str| Some(s.to_owned());
-    assert_eq!(state(&seen(&[])), (is("waiting ContainerCreating"), None, false, 0));
+    assert_eq!(state(&super::ready()), (is("waiting ContainerCreating"), None, false, 0));
     assert_eq!(state(&seen(&[("a", running())])), (is("running"), None, true, 0));
     assert_eq!(state(&seen(&[("a", ended(0))])), (is("terminated Completed"), None, false, 0));
-    let mut looping = ended(1);
-    looping.waiting = Some(Failure { reason: "CrashLoopBackOff".into(), message: "back-off".into() });
-    assert_eq!(
-        state(&seen(&[("a", looping.clone())])),
-        (is("waiting CrashLoopBackOff"), is("terminated Error"), false, 0)
-    );
+    let looping = Part::from(ended(1)).waiting("CrashLoopBackOff", "back-off");
+    assert_eq!(state(&seen(&[("a", looping)])), (is("waiting CrashLoopBackOff"), is("terminated Error"), false, 0));
     let mut again = running();
     again.attempt.as_mut().unwrap().restart = 1;
     again.last = ended(1).attempt;
     assert_eq!(state(&seen(&[("a", again)])), (is("running"), is("terminated Error"), true, 1));
-    let mut pulling = Container { busy: Busy::Pulling, ..Container::default() };
-    pulling.waiting = Some(Failure { reason: "ErrImagePull".into(), message: String::new() });
+    let pulling = Part::default().busy(Busy::Pulling).waiting("ErrImagePull", "");
     assert_eq!(state(&seen(&[("a", pulling)])).0, is("waiting ErrImagePull"));
     assert_eq!(state(&stopped(&[])).0, is("terminated ContainerStatusUnknown"));
 }
@@ -163,7 +154,7 @@ fn what_an_init_container_kept_from_running_still_waits() {
 fn a_pod_that_failed_as_a_whole_says_why() {
     let pod = pod(json!({ "containers": [{ "name": "a", "image": "i:1" }] }));
     let mut seen = stopped(&[]);
-    let (Intent::Stop(stop), _) = &mut seen else { panic!() };
+    let Intent::Stop(stop) = &mut seen.intent else { panic!() };
     stop.failure = Some(Failure { reason: "OutOfcpu".into(), message: "too little".into() });
     let status = of(&pod, &seen);
     let told = (status.phase.as_deref(), status.reason.as_deref(), status.message.as_deref());
@@ -249,7 +240,7 @@ fn the_status_of_a_pod_takes_as_much_work_as_it_has_containers() {
         pod(json!({ "initContainers": many("i"), "containers": many("c"), "activeDeadlineSeconds": 4 }))
     };
     let (few, many) = (with(500), with(8000));
-    let cases = [("runs", seen(&[])), ("has ended", stopped(&[])), ("a part of it", stopped(&[("i3", ended(0))]))];
+    let cases = [("runs", super::ready()), ("has ended", stopped(&[])), ("a part of it", stopped(&[("i3", ended(0))]))];
     for (what, seen) in &cases {
         grows_with_its_lists(what, &few, &many, |pod| of(pod, seen));
     }

@@ -315,17 +315,3 @@ async fn finalizers_hold_an_object_until_the_last_is_gone() {
     let gone = api.delete("configmaps", "b", Options::default()).await.unwrap();
     assert!(matches!(gone.body, Body::Status(status) if status.status == "Success"));
 }
-
-/// Not a test: prints the figures that `./dev bench` shows. `SERVER_BENCH_DIR` chooses the disk.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "a benchmark"]
-async fn bench() {
-    let folder = match std::env::var_os("SERVER_BENCH_DIR") {
-        Some(dir) => tempfile::tempdir_in(dir).unwrap(),
-        None => tempfile::tempdir().unwrap(),
-    };
-    for writers in [1, 16, 128] {
-        let store = podwright::store::Sqlite::open(&folder.path().join(format!("{writers}.db"))).unwrap();
-        println!("{}", podwright::server::bench::bench(Arc::new(store), folder.path(), writers, 4).await.unwrap());
-    }
-}

@@ -37,7 +37,7 @@ impl Transport for Server {
         self.lists_of_pods.fetch_add(usize::from(of_namespace && request.resource == "pods"), Ordering::Relaxed);
         let items = items.iter().map(|item| item.to_string().into()).collect();
         let list = List { kind: "List".into(), resource_version: "7".into(), items, ..List::default() };
-        Ok(Response { body: Body::List(list), warnings: Vec::new() })
+        Ok(Body::List(list).into())
     }
     async fn watch(&self, _: Request) -> Result<Receiver<WatchEvent>, Status> {
         let (sender, receiver) = mpsc::channel(1);

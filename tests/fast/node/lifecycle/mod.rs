@@ -11,7 +11,7 @@ use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
 use podwright::node::{
     executor::{ActionError, ExecutorError, Pulled, Reason, Started},
     hooks::HookError,
-    pod::{ActionResult, Busy, Effect, Eviction, Intent, Observed, PodEvent, PodState, Work, next},
+    pod::{ActionResult, Busy, Effect, Eviction, PodEvent, PodState, Work, next},
     probes::{Kind, Verdict},
     resize::{Allocation, Allotment},
     status::Host,
@@ -56,7 +56,7 @@ impl Story {
     fn new(spec: Value) -> Story {
         let pod = Arc::new(pod(spec));
         let allotment = Allotment::new(&pod, Allocation::of(&pod));
-        let state = PodState::new(pod, &allotment, Intent::Run, Observed::default(), Host::default(), at(0));
+        let state = PodState::new(pod, &allotment, Default::default(), Host::default(), at(0));
         let mut story = Story { state, effects: Vec::new() };
         story.at(0, PodEvent::Start);
         story
@@ -201,7 +201,7 @@ fn the_end_of_an_old_hook_is_not_that_of_a_new_start() {
     let result = Err(HookError::Status(503));
     story.done(4, ActionResult::PostStart { container: "a".into(), id: "x0".into(), result });
     assert_eq!((story.begun(), story.events()), (vec![], vec![]));
-    assert_eq!(story.state.observed.container("a").busy, Busy::Starting);
+    assert_eq!(story.state.progress.container("a").busy, Busy::Starting);
 }
 
 /// The result of a hook that ran in a sandbox which is gone is not awaited.
@@ -242,7 +242,7 @@ fn a_pull_that_fails_is_backed_off_from() {
     };
     fails(&mut story, 1);
     assert_eq!((story.begun(), story.events()), (vec![], vec!["Failed", "Failed", "BackOff", "Failed"]));
-    let waiting = |story: &Story| story.state.observed.container("a").waiting.as_ref().unwrap().reason.clone();
+    let waiting = |story: &Story| story.state.progress.container("a").waiting.as_ref().unwrap().reason.clone();
     assert_eq!(waiting(&story), "ImagePullBackOff");
     story.at(10, PodEvent::Sync);
     assert_eq!(story.begun(), [""; 0]);

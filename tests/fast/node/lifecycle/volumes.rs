@@ -4,14 +4,14 @@ use std::{sync::Arc, time::Duration};
 
 use podwright::node::{
     executor::{ActionError, ExecutorError, Reason},
-    pod::{ActionResult, Effect, Intent, PodEvent, PodState, PodVolumes, next},
+    pod::{ActionResult, Effect, PodEvent, PodState, PodVolumes, next},
     resize::{Allocation, Allotment},
     status::Host,
 };
 use serde_json::json;
 
 use super::{
-    super::{at, pod, ready, running},
+    super::{Known, at, pod, running},
     NAMES, Story, with_volumes,
 };
 
@@ -195,7 +195,7 @@ fn a_pod_that_has_done_its_work_has_its_volumes_unmounted_at_once() {
     story.exited(3, "x0", 0);
     story.done(3, ActionResult::SandboxStopped(Ok(())));
     assert_eq!((story.begun(), story.state.has_ended()), (vec!["ReleaseVolumes".to_owned()], false));
-    assert_eq!(story.state.observed.volumes, PodVolumes::Unmounting);
+    assert_eq!(story.state.progress.volumes, PodVolumes::Unmounting);
     story.done(3, ActionResult::VolumesReleased(Ok(())));
     assert_eq!((story.begun(), story.state.has_ended()), (vec![], true));
 }
@@ -338,9 +338,8 @@ fn a_pod_ends_when_its_volumes_are_not_being_refreshed() {
 fn an_agent_that_finds_a_pod_mounts_all_its_volumes_again_and_keeps_its_containers() {
     let pod = Arc::new(pod(with_volumes(2)));
     let allotment = Allotment::new(&pod, Allocation::of(&pod));
-    let mut seen = ready();
-    *seen.container_mut("a") = running();
-    let state = PodState::new(pod, &allotment, Intent::Run, seen, Host::default(), at(0));
+    let Known { intent, seen, progress } = Known::with(&[("a", running())]);
+    let state = PodState::new(pod, &allotment, (intent, seen, progress), Host::default(), at(0));
     let mut story = Story { state, effects: Vec::new() };
     story.at(0, PodEvent::Start);
     assert_eq!(story.begun(), ["mount first", "mount second"]);

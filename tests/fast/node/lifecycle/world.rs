@@ -20,7 +20,7 @@ use podwright::{
         executor::{ActionError, ExecutorError, Pulled, Reason, Resized, Running, Started},
         hooks::HookError,
         plan,
-        pod::{ActionResult, Effect, Eviction, Exit, Failure, Intent, Observed, PodEvent, PodState, Work, next},
+        pod::{ActionResult, Effect, Eviction, Exit, Failure, PodEvent, PodState, Work, next},
         probes::{Kind, Verdict},
         resize::{Allocation, Allotment},
         spec::PodExt,
@@ -105,7 +105,7 @@ impl World {
         (object.metadata.resource_version, object.metadata.generation) = (Some("1".into()), Some(1));
         let pod = Arc::new(object.clone());
         let allotment = Allotment::new(&pod, Allocation::of(&pod));
-        let state = PodState::new(pod, &allotment, Intent::Run, Observed::default(), Host::default(), at(0));
+        let state = PodState::new(pod, &allotment, Default::default(), Host::default(), at(0));
         let mut world = World {
             seed,
             random,
@@ -129,7 +129,7 @@ impl World {
     }
 
     fn fail(&self, why: &str) -> ! {
-        panic!("POD_SEED={}: {why}\n{}\n{:#?}", self.seed, self.history.join("\n"), self.state.observed);
+        panic!("POD_SEED={}: {why}\n{}\n{:#?}", self.seed, self.history.join("\n"), self.state.inputs());
     }
 
     fn expect(&self, holds: bool, why: impl Fn() -> String) {
@@ -159,7 +159,7 @@ impl World {
             self.expect(told == format!("{again:?}{same:?}"), || "the same gives something else".to_owned());
         }
         if is_sync {
-            let rest = plan::plan(&state.wanted.pod, &state.intent, &state.observed, self.now).actions;
+            let rest = plan::plan(&state.wanted.pod, state.inputs(), self.now).actions;
             self.expect(rest.is_empty(), || format!("there is more to do: {rest:?}"));
         }
         self.state = state;
