@@ -410,5 +410,5 @@ fn a_sandbox_that_cannot_be_removed_is_not_replaced() {
     story.at(7, PodEvent::Sync);
     story.done(8, ActionResult::SandboxRemoved(Ok(())));
     assert_eq!((story.begun(), story.state.observed.sandbox.attempt), (vec!["start sandbox".to_owned()], 1));
-    assert_eq!(story.state.observed.sandbox.renewal, podwright::node::pod::Step::Undone);
+    assert_eq!(story.state.progress.sandbox.renewal, podwright::node::pod::Step::Undone);
 }
