@@ -31,7 +31,7 @@ use rtnetlink::LinkUnspec;
 use serde::Serialize;
 
 pub use mark::{give_up_netns, take_netns};
-pub use names::{is_pod_link, link_name};
+pub use names::{POD_LINK, is_pod_link, link_name};
 pub use read::{LinkDetails, MOST, pod_details};
 pub use requests::ipv6_available;
 

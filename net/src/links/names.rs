@@ -10,7 +10,7 @@ use crate::Family;
 pub(super) const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 pub(super) const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 /// The name of a Pod's link, inside the Pod.
-pub(super) const POD_LINK: &str = "eth0";
+pub const POD_LINK: &str = "eth0";
 /// Hardware address of the host's end of every Pod link (locally administered).
 pub(super) const HOST_MAC: [u8; 6] = [0xee; 6];
 /// The prefix of our links' aliases: `podwright/<node>/<owner>`.
