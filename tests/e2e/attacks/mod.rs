@@ -37,6 +37,7 @@ mod stdio;
 mod tenants;
 mod uncovering;
 mod volumes;
+mod waiting_input;
 mod watch;
 mod world;
 
@@ -176,6 +177,7 @@ fn attacks() -> impl Iterator<Item = &'static Attack> {
         operators::ATTACKS,
         nodes::ATTACKS,
         sessions::ATTACKS,
+        waiting_input::ATTACKS,
         credentials::ATTACKS,
         shares::ATTACKS,
         outside::ATTACKS,
