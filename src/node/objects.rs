@@ -251,8 +251,8 @@ impl Objects {
             if *bytes + size > MOST {
                 return Err(ObjectError::TooLarge(MOST));
             }
-            // What informers have is everybody's.
-            if informer.is_none() && held.turn.is_none() && held.bytes + size > LITTLE {
+            // What informers have is everybody's, but not what is made of it.
+            if held.turn.is_none() && held.bytes + size > LITTLE {
                 // Not kept meanwhile: many may wait.
                 drop(object);
                 held.turn = Some(held.turns.take(pod.namespace()).await);

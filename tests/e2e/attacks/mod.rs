@@ -20,6 +20,7 @@ mod hostile_images;
 mod identity;
 mod images;
 mod left_behind;
+mod memory;
 mod namesakes;
 mod network;
 mod nodes;
@@ -36,10 +37,12 @@ mod stdio;
 mod tenants;
 mod uncovering;
 mod volumes;
+mod waiting_input;
 mod watch;
 mod world;
 
 use std::{
+    collections::BTreeSet,
     fmt::Write,
     sync::Mutex,
     time::{Duration, Instant},
@@ -174,6 +177,7 @@ fn attacks() -> impl Iterator<Item = &'static Attack> {
         operators::ATTACKS,
         nodes::ATTACKS,
         sessions::ATTACKS,
+        waiting_input::ATTACKS,
         credentials::ATTACKS,
         shares::ATTACKS,
         outside::ATTACKS,
@@ -190,7 +194,6 @@ const ALONE: &[&str] = &[
     "objects-that-multiply",
     "endpoints-without-end",
     "containers-without-end",
-    "folders-of-the-ended",
     "credential-outside-address",
     "external-ip-server",
     "own-profile-mounts",
@@ -296,6 +299,21 @@ fn the_readme_has_every_attack() {
     let mut ids: Vec<&str> = attacks().map(|attack| attack.id).collect();
     ids.sort_unstable();
     assert!(ids.windows(2).all(|two| two[0] != two[1]), "an id is used twice: {ids:?}");
+}
+
+#[test]
+fn each_attack_is_proven_able_to_fail() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/attacks/PROOFS.md");
+    let proofs = std::fs::read_to_string(path).unwrap();
+    let lines: Vec<(&str, &str)> =
+        proofs.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` |")).collect();
+    let ids: BTreeSet<&str> = attacks().map(|attack| attack.id).collect();
+    let named: BTreeSet<&str> = lines.iter().map(|(id, _)| *id).collect();
+    let proven: BTreeSet<&str> =
+        lines.iter().filter(|(_, said)| said.contains("**BREACH**")).map(|(id, _)| *id).collect();
+    let [unknown, unproven] = [&named - &ids, &ids - &proven];
+    assert!(unknown.is_empty(), "PROOFS.md names what is no entry: {unknown:?}");
+    assert!(unproven.is_empty(), "no line of PROOFS.md says that these have said BREACH: {unproven:?}");
 }
 
 /// YAML as a value, with the target's names substituted.
