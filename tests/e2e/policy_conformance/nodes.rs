@@ -52,7 +52,7 @@ impl Nodes {
     pub fn folders(&self) -> impl Iterator<Item = &Path> {
         let agents = match self {
             Nodes::One { .. } => &[][..],
-            Nodes::Several(cluster) => &cluster.agents,
+            Nodes::Several(cluster) => cluster.agents.as_slice(),
         };
         [self.server()].into_iter().chain(agents).map(|node| node.dir.path())
     }
