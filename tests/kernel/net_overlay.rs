@@ -320,7 +320,12 @@ fn a_node_has_tunnels_of_the_families_of_its_rules_alone() {
     run_in(between.as_fd(), "ip", &["link", "add", "br0", "up", "type", "bridge"]);
     let folder = tempfile::tempdir().unwrap();
     let netns = NodeNetns::create_or_open(&folder.path().join("netns")).unwrap();
-    for command in ["link add eth0 type dummy", "address add fd00:50::1/64 dev eth0 nodad", "link set eth0 up"] {
+    for command in [
+        "link add eth0 type veth peer name other",
+        "address add fd00:50::1/64 dev eth0 nodad",
+        "link set eth0 up",
+        "link set other up",
+    ] {
         run_in(netns.fd(), "ip", &command.split(' ').collect::<Vec<_>>());
     }
     let config = OverlayConfig { transport: Transport::Vxlan, ..OverlayConfig::default() };
