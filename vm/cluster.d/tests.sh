@@ -331,7 +331,7 @@ test_leaving_units_apart_and_purge() {
     within 60 "a Pod runs there" apart wait --for=condition=Ready pod/alone --timeout=10s
     saw "podwright-server runs as $(into agent-2 'ps -o user= -p $(systemctl show -P MainPID podwright-server)' </dev/null)"
     into agent-2 "apt-get remove -y -qq podwright" </dev/null >/dev/null
-    is "" into agent-2 "pgrep -l podwright; grep -o '/var/lib/podwright[^ ]*' /proc/mounts; ip -br link | grep -E '^pw'; nft list tables | grep podwright" </dev/null || true
+    is "" into agent-2 "pgrep -l podwright; grep -o '/var/lib/podwright[^ ]*' /proc/mounts; ip -br link | grep -E '^pw'; nft list tables | grep podwright; true" </dev/null
     into agent-2 "test -e /var/lib/podwright && test -e /var/lib/podwright-server/store.db" </dev/null
     saw "removed: nothing runs, and its state is kept"
     into agent-2 "DEBIAN_FRONTEND=noninteractive apt-get purge -y -qq podwright" </dev/null >/dev/null
