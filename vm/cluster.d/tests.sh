@@ -268,14 +268,14 @@ TEXT
     within 30 "they reach each other" has agent-2 inside
     before=$(containers)
     link agent-2 off
-    from=$(now)
+    since=$(now)
     within 120 "agent-2 is unknown to the server" ready agent-2 Unknown
     within 30 "its Pods reach each other still" has agent-2 inside
     link agent-2 on
     within 120 "agent-2 is Ready again, and so are all" all_ready
     returned
     is "$before" containers
-    saw "no container was started again, though it was cut off for $(($(now) - from)) s"
+    saw "no container was started again, though it was cut off for $(($(now) - since)) s"
     k delete pod neighbour >/dev/null
     delete_web
 }
@@ -302,11 +302,11 @@ TEXT
     within 120 "two Pods run on agent-2" k rollout status deployment/movable --timeout=10s
     k label node agent-1 movable=yes >/dev/null
     stop agent-2
-    from=$(now)
+    since=$(now)
     elsewhere() { is "agent-1 agent-1" k get pods -l app=movable --field-selector=status.phase=Running,spec.nodeName=agent-1 -o 'jsonpath={.items[*].spec.nodeName}'; }
     # 50 s without a word (--node-monitor-grace-period), 5 s of the tolerations, 10 s between evictions of nodes, and the start.
     within 110 "they run on agent-1" elsewhere
-    saw "$(($(now) - from)) s after the machine was killed"
+    saw "$(($(now) - since)) s after the machine was killed"
     start agent-2
     wait_booted agent-2
     within 180 "all nodes are Ready" all_ready
