@@ -349,6 +349,11 @@ impl Network {
         self.0.config.cni.conf_dir.is_some()
     }
 
+    /// Whether plugins have made a Pod's interface.
+    pub fn is_attached_by_plugins(&self, owner: &str) -> bool {
+        self.0.cni.as_ref().is_some_and(|cni| cni.has(owner))
+    }
+
     /// Whether plugins map the node's ports to Pods.
     pub fn plugins_map_ports(&self) -> bool {
         let network = self.0.cni.as_ref().and_then(|cni| cni.network().ok());

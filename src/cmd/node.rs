@@ -80,6 +80,8 @@ impl Node {
         args.sysctls()?;
         args.verification()?;
         let periods = args.shutdown_grace_periods()?;
+        // An isolated node leaves the machine's configuration alone.
+        let shutdown = shutdown::Manager::start(periods, !args.isolated).await.context("--shutdown-grace-period")?;
         folder::take_logs(paths)?;
         // 2. Images, whose lock excludes other agents with these directories.
         let images = paths.images();
@@ -97,8 +99,6 @@ impl Node {
         };
         let runtime = Runtime::open(config).await.context("opening the runtime")?;
         // 4. Everything else.
-        // An isolated node leaves the machine's configuration alone.
-        let shutdown = shutdown::Manager::start(periods, !args.isolated).await.context("--shutdown-grace-period")?;
         let ground = Ground { name: name.clone(), labels, cluster_dns, images, runtime: runtime.clone(), shutdown };
         let node = Node::on(ground, args, service_ranges, paths, client, server).await;
         if node.is_err() && args.isolated && runtime.list().await.is_empty() {
@@ -150,7 +150,6 @@ impl Node {
             service_ranges: service_ranges.to_vec(),
             dns: cluster_dns.clone(),
             api: relay.iter().flat_map(|relay| relay.addresses()).copied().collect(),
-            host_ports_elsewhere: network.plugins_map_ports(),
             servers,
         };
         let pods = pods_of(&client, &name);

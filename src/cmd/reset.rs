@@ -26,7 +26,7 @@ use super::{
     private::{self, Owner},
     state_dir::StateArgs,
 };
-use crate::node::{LOCAL_VOLUMES, volumes::local::release_projects};
+use crate::node::{LOCAL_VOLUMES, shutdown::remove_configuration, volumes::local::release_projects};
 
 #[derive(clap::Args)]
 pub struct ResetArgs {
@@ -144,6 +144,7 @@ impl Args {
     /// Something stays; what and why is told.
     pub async fn remove(&self, paths: &Paths) -> anyhow::Result<()> {
         let mut errors = network(self, paths).await;
+        errors.extend(remove_configuration().err().map(anyhow::Error::from));
         let holdings = folder::holdings(paths)?;
         errors.extend(mounts(&holdings));
         errors.extend(folders(&holdings));
@@ -156,6 +157,7 @@ impl Args {
     /// Something stays; what and why is told.
     async fn remove_from_kernel(&self, paths: &Paths) -> anyhow::Result<()> {
         let mut errors = network(self, paths).await;
+        errors.extend(remove_configuration().err().map(anyhow::Error::from));
         errors.extend(mounts(&folder::holdings(paths)?));
         told(errors)
     }

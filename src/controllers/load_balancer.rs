@@ -155,8 +155,13 @@ fn reserved(world: &World, pool: &Pool) -> Reserved {
 /// Writes the statuses that are not as their outcomes. `given`: the condition's reason for those that have what they want.
 pub fn plan(services: &[Arc<Service>], outcomes: Vec<Option<Outcome>>, given: &str, now: Timestamp) -> Plan {
     let writes = services.iter().zip(outcomes).filter_map(|(service, outcome)| write(service, outcome?, given, now));
+    let mut writes: Vec<Write> = writes.collect();
+    // Others first each time: those that are refused for good hold up nobody.
+    let first = usize::try_from(now.as_second()).unwrap_or(0) % writes.len().max(1);
+    writes.rotate_left(first);
+    writes.truncate(MOST);
     let mut plan = Plan::default();
-    plan.then(writes.take(MOST).collect());
+    plan.then(writes);
     plan
 }
 
@@ -174,7 +179,7 @@ fn write(service: &Service, outcome: Outcome, given: &str, now: Timestamp) -> Op
     if status == before {
         return None;
     }
-    let write = Write::status(service, &Service { status: Some(status), ..service.clone() })?;
+    let write = Write::shared_status(service, &Service { status: Some(status), ..service.clone() })?;
     Some(news(service, &outcome).into_iter().fold(write, Write::done))
 }
 

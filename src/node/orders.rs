@@ -5,7 +5,7 @@ use std::{collections::HashSet, sync::Arc};
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::{mpsc, oneshot};
 
-use super::pod::event::Eviction;
+use super::pod::intent::Eviction;
 
 /// Requests to the owner of the Pods.
 #[derive(Debug)]

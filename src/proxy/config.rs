@@ -16,8 +16,6 @@ pub struct ProxyConfig {
     pub dns: Vec<IpAddr>,
     /// Where this node accepts calls of the Service `kubernetes` itself; empty: they go to its endpoints.
     pub api: Vec<SocketAddr>,
-    /// Whether something else maps host ports to Pods.
-    pub host_ports_elsewhere: bool,
     /// The addresses of this node's server.
     pub servers: Vec<IpAddr>,
 }

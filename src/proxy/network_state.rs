@@ -30,6 +30,8 @@ pub struct Compiler {
     shares: Shares,
     told: Told,
     occupied: OccupiedAddresses,
+    /// Something else maps host ports to Pods.
+    leaves_host_ports: bool,
     state: NetworkState,
 }
 
@@ -43,8 +45,14 @@ impl Compiler {
             shares: Shares::default(),
             told: Told::default(),
             occupied: OccupiedAddresses::default(),
+            leaves_host_ports: false,
             state: NetworkState::default(),
         }
+    }
+
+    /// Whether host ports are left to something else from now on; `true`: all Pods are to be looked at for that.
+    pub fn leave_host_ports(&mut self, leaves: bool) -> bool {
+        std::mem::replace(&mut self.leaves_host_ports, leaves) != leaves
     }
 
     /// Compiles what has changed; returns the network's changes and the notices to send.
@@ -66,13 +74,10 @@ impl Compiler {
             self.state.set(&Owner::Service(key).to_string(), wanted, &mut changes);
         }
         for key in dirty.pods {
-            let Some(pod) = objects.pod(&key) else {
+            let Some(pod) = objects.pod(&key).filter(|_| !self.leaves_host_ports) else {
                 self.state.set(&Owner::Pod(key).to_string(), Wanted::default(), &mut changes);
                 continue;
             };
-            if self.config.host_ports_elsewhere {
-                continue;
-            }
             let unserved = unserved(&pod, self.state.facts(), &self.own_addresses(objects), &self.config.dns);
             let owner = Owner::Pod(key);
             notices.extend(unserved.into_iter().map(|message| Notice::host_port(owner.clone(), message)));

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use podwright_client::{Recorder, reference};
+use podwright_client::{Key, Recorder, reference};
 use podwright_net::announce::{Announced, Announcer};
 use podwright_net::drivers::{Applied, Drivers};
 use podwright_net::{Network, NodeNetns, dns};
@@ -61,6 +61,7 @@ impl Proxy {
         let asking = tokio::spawn(asking).abort_handle();
         let shares = tokio::spawn(network.clone().keep_shares_for_ever()).abort_handle();
         let sync = Sync {
+            network: network.clone(),
             announced: announcer.announced(),
             announcer,
             announcing: Announcing::default(),
@@ -104,6 +105,7 @@ impl Proxy {
 
 struct Sync {
     sources: Sources,
+    network: Network,
     compiler: Compiler,
     policies: PolicySync,
     drivers: Drivers,
@@ -141,6 +143,9 @@ impl Sync {
             let (services, are_nodes) = dirty.looked_at();
             if let Some(wanted) = self.announcing.update(&self.sources, &services, are_nodes) {
                 self.announcer.want(wanted);
+            }
+            if self.compiler.leave_host_ports(self.network.plugins_map_ports()) {
+                dirty.pods.extend(self.sources.pods.list().iter().map(|pod| Key::of(&**pod)));
             }
             let (mut changes, mut notices) = self.compiler.update(&self.sources, std::mem::take(&mut dirty));
             let (nodes, pods) = (self.sources.nodes.list(), self.sources.pods.list());

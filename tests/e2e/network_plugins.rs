@@ -119,10 +119,14 @@ fn ip(node: &TestNode, pod: &str) -> String {
 
 /// One Pod asks an address for the name of who answers.
 fn asks(node: &TestNode, pod: &str, address: &str, name: &str) {
-    let url = format!("http://{address}/name");
-    eventually(&format!("{pod} reaches {url}"), TIMEOUT, || {
-        let answer = node.run(&["exec", pod, "--", "wget", "-q", "-T", "2", "-O", "-", &url]);
-        if answer.code == 0 && answer.out.trim() == name { Ok(()) } else { Err(answer.all()) }
+    let (host, port) = address.split_once(':').unwrap_or((address, "80"));
+    let fetch = format!("printf 'GET /name HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {host} {port}");
+    eventually(&format!("{pod} reaches {address}"), TIMEOUT, || {
+        let answer = node.run(&["exec", pod, "--", "sh", "-c", &fetch]);
+        match answer.code == 0 && answer.out.lines().last() == Some(name) {
+            true => Ok(()),
+            false => Err(answer.all()),
+        }
     });
 }
 

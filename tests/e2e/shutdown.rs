@@ -209,6 +209,7 @@ fn pods_end_by_priority_before_the_machine_shuts_down() {
     node.kill();
     node.spawn();
     node.wait_answering();
+    bus.wait_locks(&[false, false]);
     node.wait_field(&["node", "m"], READY, "node is shutting down", TIMEOUT);
     bus.shut_down(false);
     node.wait_ready();

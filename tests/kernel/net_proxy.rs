@@ -38,7 +38,6 @@ impl Cluster {
 
     fn start(&self) -> Proxy {
         let config = ProxyConfig {
-            host_ports_elsewhere: false,
             node: "node1".to_owned(),
             domain: "cluster.local".to_owned(),
             service_ranges: vec!["10.96.0.0/16".parse().unwrap()],

@@ -140,7 +140,8 @@ under_load() {
     sleep 5
     served=$(requests served) failed=$(requests failed)
     saw "$((served - served_before)) requests meanwhile, $failed failed"
-    [ "$failed" = 0 ] && [ "$served" -gt "$((served_before + 10))" ]
+    [ "$failed" = 0 ]
+    [ "$served" -gt "$((served_before + 10))" ]
     is "$before" containers
     saw "all containers are the same, none was started again"
     k delete pod load >/dev/null
@@ -201,7 +202,10 @@ reboot() {
     saw "$1 has booted"
     returned
     saw "$1: $(pod "web-$1" '.status.containerStatuses[0].restartCount') restarts of its Pod"
-    has "running" into "$1" systemctl is-system-running </dev/null || into "$1" systemctl --failed --no-pager </dev/null
+    has "running" into "$1" systemctl is-system-running </dev/null || {
+        into "$1" systemctl --failed --no-pager </dev/null
+        return 1
+    }
 }
 
 test_reboot_of_each_node() {

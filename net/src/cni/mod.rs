@@ -231,6 +231,11 @@ impl Cni {
         list.plugins.iter().try_for_each(check)
     }
 
+    /// Whether an owner is attached, or was and is not taken back yet.
+    pub fn has(&self, owner: &str) -> bool {
+        !matches!(self.records.get(owner), Ok(None))
+    }
+
     /// The addresses of all that are attached, by owner.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::{Node, Service};
 use super::allocate::{Outcome, seniority};
 use super::request::{Port, Request, held, is_balanced, is_ours, named, ports, request};
 use crate::{conditions, meta};
-use podwright_api::load_balancer::EXCLUDED;
+use podwright_api::{load_balancer::EXCLUDED, validation::service::MAX_WAYS};
 
 /// The most addresses of a status (`src/api/validation/bounds.rs`).
 const MOST: usize = 256;
@@ -134,8 +134,10 @@ fn addresses(
     let local = request.sharing.local.is_some().then(|| behind(service));
     let is_behind = |place: &&Place| local.as_ref().is_none_or(|nodes| nodes.contains(&place.name));
     let all = places.iter().filter(is_behind).flat_map(|place| &place.addresses);
-    let addresses: Vec<IpAddr> =
-        all.filter(|address| request.families.contains(&address.is_ipv4())).take(MOST).copied().collect();
+    // Each address with each port is a way in, of which a Service has so many.
+    let most = MOST.min(MAX_WAYS / request.sharing.ports.len().max(1)).max(1);
+    let of_families = all.filter(|address| request.families.contains(&address.is_ipv4()));
+    let addresses: Vec<IpAddr> = of_families.take(most).copied().collect();
     let failure = addresses.is_empty().then(|| match local {
         Some(_) => "no node that serves has a ready endpoint (externalTrafficPolicy is Local)".to_owned(),
         None => format!("no node that serves has an address of the Service's families ({})", named(&request.families)),

@@ -96,7 +96,7 @@ fn requested(service: &Service, spec: &ServiceSpec) -> Result<Vec<IpAddr>, Strin
     match (field, meta::annotation(&service.metadata, ADDRESSES)) {
         (Some(_), Some(_)) => Err(format!("spec.loadBalancerIP and the annotation {ADDRESSES} are both given")),
         (Some(ip), None) => {
-            ip.parse().map(|ip| vec![ip]).map_err(|_| format!("spec.loadBalancerIP {ip:?}: no address"))
+            ip.parse().map(|ip| vec![ip]).map_err(|_| format!("spec.loadBalancerIP {:?}: no address", cut(ip)))
         }
         (None, Some(list)) => {
             // An address is at most 45 characters long, and there are two.

@@ -95,10 +95,15 @@ async fn look_after_link(machine: &Machine, pod: &Pod, sandbox: &str) {
     }
     // Without a ready sandbox there is no namespace with a link.
     let Ok(netns) = machine.runtime.netns(sandbox).await else { return };
-    if machine.network.has_plugins() {
-        if let Err(error) = machine.network.check_attachment(pod.uid(), &machine.journal(pod)).await {
-            tracing::warn!(%error, sandbox, "a Pod's attachment to its network is not as it should be");
-        }
+    if machine.network.is_attached_by_plugins(pod.uid()) {
+        // Beside all else: plugins may take their time.
+        let (network, journal) = (machine.network.clone(), machine.journal(pod));
+        let (uid, sandbox) = (pod.uid().to_owned(), sandbox.to_owned());
+        tokio::spawn(async move {
+            if let Err(error) = network.check_attachment(&uid, &journal).await {
+                tracing::warn!(%error, sandbox, "a Pod's attachment to its network is not as it should be");
+            }
+        });
         return;
     }
     if let Err(error) = machine.network.adopt(pod.uid(), netns, &machine.journal(pod).at("spec.hostNetwork")) {

@@ -32,7 +32,7 @@ use std::{
 
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Pod;
-use podwright_net::Network;
+use podwright_net::{Network, cni::Request};
 use podwright_proxy::Gate;
 use podwright_runtime::{
     ContainerId, Error as RuntimeError, ExecSpec, JournalWriter, Labels, Resources, Role, Runtime, SandboxStatus,
@@ -248,7 +248,10 @@ impl Executor for Machine {
         }
         let netns = self.runtime.netns(&id).await.map_err(sandbox_error)?;
         let journal = journal.at("spec.hostNetwork");
-        let request = translate::network::request(pod, &id).map_err(sandbox_error)?;
+        let request = match self.network.has_plugins() {
+            true => translate::network::request(pod, &id).map_err(sandbox_error)?,
+            false => Request::default(),
+        };
         let network = self.network.attach_asking(pod.uid(), netns, &request, &journal);
         let network = network.await.map_err(sandbox_error)?;
         self.follow(pod);

@@ -6,24 +6,13 @@ use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
 use podwright_api::Status;
 
-use super::{intent::Failure, observed::Exit};
+use super::{intent::Eviction, observed::Exit};
 use crate::{
     executor::{ActionError, ExecutorError, Pulled, Resized, Started},
     hooks::HookError,
     probes::verdict::{Kind, Verdict},
     resize::allocation::Allotment,
 };
-
-/// A Pod must be ended by its node.
-#[derive(Clone, Debug)]
-pub struct Eviction {
-    pub uid: String,
-    /// Seconds between SIGTERM and SIGKILL.
-    pub grace: i64,
-    pub failure: Failure,
-    /// Because of the node, not the Pod's behaviour: condition `DisruptionTarget`.
-    pub disruption: bool,
-}
 
 #[derive(Debug)]
 pub enum PodEvent {

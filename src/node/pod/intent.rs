@@ -32,6 +32,17 @@ pub struct Failure {
     pub message: String,
 }
 
+/// A Pod must be ended by its node.
+#[derive(Clone, Debug)]
+pub struct Eviction {
+    pub uid: String,
+    /// Seconds between SIGTERM and SIGKILL.
+    pub grace: i64,
+    pub failure: Failure,
+    /// Because of the node, not the Pod's behaviour: condition `DisruptionTarget`.
+    pub disruption: bool,
+}
+
 impl Intent {
     /// How the Pod ends, if it should.
     pub fn stop(&self) -> Option<&Stop> {

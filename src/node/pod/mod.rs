@@ -52,9 +52,9 @@ use crate::spec::PodExt;
 
 pub use crate::resize::progress::{Resize, ResizeProgress};
 pub use effect::{Effect, ProbeChange, ProbedContainer, Record, Work};
-pub use event::{ActionResult, Eviction, PodEvent};
+pub use event::{ActionResult, PodEvent};
 pub use inputs::Inputs;
-pub use intent::{Failure, Intent, Stop};
+pub use intent::{Eviction, Failure, Intent, Stop};
 pub use observed::{Attempt, Container, Exit, Image, Observed, Sandbox, SandboxState, Unhealthy};
 pub use progress::{Busy, ContainerProgress, Progress, Refresh, SandboxProgress};
 pub use report::{Report, Standing, shares_conditions};

@@ -8,8 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use super::{
     Turn,
     effect::{Effect, ProbeChange, Work},
-    event::Eviction,
-    intent::{Intent, Stop},
+    intent::{Eviction, Intent, Stop},
     progress::{Busy, Refresh},
 };
 use crate::{

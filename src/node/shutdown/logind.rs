@@ -6,10 +6,13 @@ use std::{io, path::Path, time::Duration};
 
 use futures::StreamExt;
 use podwright_api::duration;
+use podwright_journal::kept;
 use zbus::{Connection, OwnedFd};
 
 /// Where logind's configuration is extended until the next boot: logind.conf(5).
 const DROP_IN: &str = "/run/systemd/logind.conf.d/99-podwright.conf";
+/// The first line of what is written there.
+const HEADER: &str = "# Written by podwright, for its grace periods at shutdown.";
 /// How long logind may take to read its configuration anew.
 const RELOAD: Duration = Duration::from_secs(5);
 /// How long any call may take: a bus that hangs must not hang the agent.
@@ -60,7 +63,7 @@ trait Systemd {
     fn kill_unit(&self, name: &str, whom: &str, signal: i32) -> zbus::Result<()>;
 }
 
-/// A connection to logind, with a lock that delays shutdowns while this exists.
+/// A connection to logind, and the lock that delays shutdowns, where it is taken.
 pub struct Logind {
     manager: ManagerProxy<'static>,
     signals: PrepareForShutdownStream,
@@ -68,37 +71,36 @@ pub struct Logind {
 }
 
 impl Logind {
-    /// Connects, and delays shutdowns by up to `wanted`. `may_configure`: raises logind's own maximum where it is less.
+    /// Connects to a logind that delays shutdowns by up to `wanted` for who asks for it. `may_configure`: raises logind's own maximum
+    /// where it is less, to `more` than that.
     ///
     /// # Errors
     ///
     /// There is no logind, or it does not wait for so long.
-    pub async fn connect(wanted: Duration, may_configure: bool) -> Result<Logind, LogindError> {
-        tokio::time::timeout(RELOAD + TIMEOUT, Logind::connected(wanted, may_configure))
+    pub async fn connect(wanted: Duration, more: Duration, may_configure: bool) -> Result<Logind, LogindError> {
+        tokio::time::timeout(RELOAD + TIMEOUT, Logind::connected(wanted, more, may_configure))
             .await
             .map_err(|_| LogindError::Timeout)?
     }
 
-    async fn connected(wanted: Duration, may_configure: bool) -> Result<Logind, LogindError> {
+    async fn connected(wanted: Duration, more: Duration, may_configure: bool) -> Result<Logind, LogindError> {
         let bus = Connection::system().await?;
         let manager = ManagerProxy::new(&bus).await?;
         // Before anything is asked, so that no signal is missed.
         let signals = manager.receive_prepare_for_shutdown().await?;
         let mut got = longest_delay(&manager).await?;
-        if got < wanted && may_configure {
-            configure(Path::new(DROP_IN), wanted).map_err(LogindError::Configure)?;
+        if got < wanted + more && may_configure {
+            configure(Path::new(DROP_IN), wanted + more).map_err(LogindError::Configure)?;
             SystemdProxy::new(&bus).await?.kill_unit("systemd-logind.service", "all", libc::SIGHUP).await?;
-            got = reloaded(&manager, wanted).await?;
+            got = reloaded(&manager, wanted + more).await?;
         }
         if got < wanted {
             return Err(LogindError::TooShort { got, wanted });
         }
-        let mut logind = Logind { manager, signals, lock: None };
-        logind.delay().await?;
-        Ok(logind)
+        Ok(Logind { manager, signals, lock: None })
     }
 
-    /// Takes a new lock.
+    /// Takes a lock: shutdowns are delayed until it is released, or the connection ends.
     ///
     /// # Errors
     ///
@@ -153,13 +155,26 @@ async fn reloaded(manager: &ManagerProxy<'_>, wanted: Duration) -> Result<Durati
     }
 }
 
+/// Removes what [`Logind::connect`] has written for logind; what somebody else has written there stays.
+///
+/// # Errors
+///
+/// It cannot be removed.
+pub fn remove_configuration() -> io::Result<()> {
+    match std::fs::read_to_string(DROP_IN) {
+        Ok(text) if text.starts_with(HEADER) => std::fs::remove_file(DROP_IN),
+        _ => Ok(()),
+    }
+}
+
 /// Writes logind's maximum: whole seconds, and never shorter than `wanted`.
 fn configure(path: &Path, wanted: Duration) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
     }
     let seconds = wanted.as_secs() + u64::from(wanted.subsec_nanos() > 0);
-    std::fs::write(path, format!("# Written by podwright, for its grace periods at shutdown.\n[Login]\nInhibitDelayMaxSec={seconds}\n"))
+    let text = format!("{HEADER}\n[Login]\nInhibitDelayMaxSec={seconds}\n");
+    kept::replace_unsynced(path, text.as_bytes()).map_err(io::Error::other)
 }
 
 #[cfg(test)]

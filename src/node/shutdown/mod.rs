@@ -22,13 +22,13 @@ use super::{
     Shared,
     counters::ShutdownTimes,
     orders::{self, Order},
-    pod::{event::Eviction, intent::Failure},
+    pod::intent::{Eviction, Failure},
     spec::PodExt,
     storage,
 };
 pub use grace::{GracePeriodError, GracePeriods, Group};
 use logind::Logind;
-pub use logind::LogindError;
+pub use logind::{LogindError, remove_configuration};
 
 /// Whether the machine is shutting down.
 pub type ShuttingDown = watch::Sender<bool>;
@@ -48,7 +48,8 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// Takes logind's lock; `None`: there is nothing to wait for. `may_configure`: raises logind's own maximum.
+    /// Connects to logind; `None`: there is nothing to wait for. `may_configure`: raises logind's own maximum. Nothing is delayed until
+    /// [`Manager::run`] can end Pods.
     ///
     /// # Errors
     ///
@@ -57,7 +58,7 @@ impl Manager {
         if periods.is_none() {
             return Ok(None);
         }
-        let logind = Logind::connect(periods.total(), may_configure).await?;
+        let logind = Logind::connect(periods.total(), REPORTS, may_configure).await?;
         Ok(Some(Manager { periods, may_configure, logind }))
     }
 
@@ -77,7 +78,7 @@ impl Manager {
     async fn connect_again(&self) -> Logind {
         loop {
             tokio::time::sleep(RECONNECT).await;
-            match Logind::connect(self.periods.total(), self.may_configure).await {
+            match Logind::connect(self.periods.total(), REPORTS, self.may_configure).await {
                 Ok(logind) => return logind,
                 Err(why) => tracing::debug!(%why, "systemd-logind is not there yet"),
             }
@@ -91,6 +92,8 @@ impl Manager {
         orders: &mpsc::UnboundedSender<Order>,
     ) -> Result<std::convert::Infallible, LogindError> {
         let mut begins = self.logind.is_shutting_down().await?;
+        // What is under way is not delayed any more by who comes late.
+        self.logind.delay().await.or_else(|why| if begins { Ok(()) } else { Err(why) })?;
         loop {
             let began = shared.shutting_down.send_replace(begins);
             match (began, begins) {

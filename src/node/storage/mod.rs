@@ -37,7 +37,7 @@ use super::{
     Shared,
     counters::table::EVICTIONS,
     orders::{self, Order},
-    pod::{event::Eviction, intent::Failure},
+    pod::intent::{Eviction, Failure},
     spec::PodExt,
 };
 pub use limits::{ContainerUsage, Usage};

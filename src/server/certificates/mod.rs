@@ -233,7 +233,7 @@ impl Server {
             let why = "the bootstrap token that asked for it is gone, has ended or is for other groups: approve this request";
             return self.leave(csr, why, true).await;
         }
-        // The certificate of a node that has left is good until it ends, and not renewed.
+        // The certificate of a node that has left is good until it ends, and not renewed unless it registers the Node again.
         if subresource == "selfnodeclient" && !self.has_node(node) {
             let why = format!("there is no Node {node:?}: approve this request, or have the machine join again");
             return self.leave(csr, &why, true).await;

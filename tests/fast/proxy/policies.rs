@@ -515,7 +515,7 @@ fn more_groups_than_a_namespace_may_have_are_not_read() {
     world.policy("a", "p", spec(257));
     let why = world.policies.trouble("a-web").unwrap();
     assert_eq!(why, "NetworkPolicy p: its rules name more than 256 groups of Pods");
-    assert!(!world.reaches(A_DB, A_WEB, tcp(8080)) && world.reaches(A_DB, B_WEB, tcp(8080)));
+    assert!(!world.reaches(C_WEB, A_WEB, tcp(8080)) && world.reaches(C_WEB, B_WEB, tcp(8080)));
 }
 
 /// Whose Pod nobody knows does nothing, where there are policies.

@@ -122,7 +122,6 @@ impl World {
 
 fn compiler() -> Compiler {
     let config = ProxyConfig {
-        host_ports_elsewhere: false,
         node: "a".to_owned(),
         domain: "cluster.local".to_owned(),
         service_ranges: vec!["10.96.0.0/16".parse().unwrap()],

@@ -489,6 +489,7 @@ async fn a_node_writes_events_of_its_own_alone() {
         (Verb::Create, "", event("b", "", "n1"), ""),
         (Verb::Create, "", event("c", "n2", ""), why),
         (Verb::Create, "", event("d", "", ""), why),
+        (Verb::Create, "", event("e", "n2", "n1"), why),
         (Verb::Patch, "a", json!({"message": "again"}), ""),
         (Verb::Patch, "a", json!({"source": {"host": "n2"}, "reportingInstance": "n2"}), why),
         (Verb::Patch, "others", json!({}), why),

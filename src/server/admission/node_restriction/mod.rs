@@ -141,7 +141,9 @@ fn volume(review: &Review<'_>, node: &str, new: &Object) -> Result<(), Status> {
 fn event(review: &Review<'_>, node: &str, object: &Object) -> Result<(), Status> {
     let said_by = |event: &Object| {
         let of_old = ["source", "deprecatedSource"].iter().map(|source| &event.0[*source]["host"]);
-        of_old.chain([&event.0["reportingInstance"]]).any(|host| host == node)
+        let hosts = of_old.chain([&event.0["reportingInstance"]]).filter_map(Value::as_str);
+        let mut hosts = hosts.filter(|host| !host.is_empty()).peekable();
+        hosts.peek().is_some() && hosts.all(|host| host == node)
     };
     match said_by(object) && review.old.is_none_or(said_by) {
         true => Ok(()),

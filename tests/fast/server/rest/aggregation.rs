@@ -117,7 +117,7 @@ async fn what_it_serves_is_discovered_and_described_with_ours() {
     let names: Vec<&str> =
         groups["groups"].as_array().unwrap().iter().map(|group| group["name"].as_str().unwrap()).collect();
     assert_eq!(names[..2], ["apiregistration.k8s.io", "apps"]);
-    assert_eq!(names[names.len() - 2..], [GROUP, "metrics.k8s.io"]);
+    assert_eq!(names[names.len() - 3..], [GROUP, "network.podwright.io", "metrics.k8s.io"]);
     let group = world.rest.get("/apis/ext.example.com").await.json();
     assert_eq!(group["preferredVersion"]["groupVersion"], "ext.example.com/v1");
     let version = async |freshness: &str| {
