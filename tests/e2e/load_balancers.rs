@@ -47,7 +47,10 @@ fn ingress(server: &TestNode, name: &str) -> String {
 /// Waits until a Service has these addresses.
 #[track_caller]
 fn has(server: &TestNode, name: &str, wanted: &str) {
-    server.wait_field(&["service", name], ".status.loadBalancer.ingress[*].ip", wanted, TIMEOUT);
+    eventually(&format!("{name} has {wanted:?}"), TIMEOUT, || match ingress(server, name) {
+        found if found == wanted => Ok(()),
+        found => Err(found),
+    });
 }
 
 /// Asks until `wanted` is the beginning of the answer.

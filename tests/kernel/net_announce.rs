@@ -19,6 +19,8 @@ use super::net_world::*;
 const CLUSTER: u64 = 7;
 const ADDRESSES: [&str; 4] = ["192.0.2.9", "192.0.2.77", "2001:db8::9", "2001:db8::77"];
 const HEARTBEAT: u16 = 0x88b5;
+/// A node of this age goes before those that have just come.
+const OLD: Duration = Duration::from_secs(600);
 
 /// A machine on the link.
 struct Machine {
@@ -197,10 +199,10 @@ fn what_is_wanted_is_followed() {
     assert_eq!(neighbour(&client, ADDRESSES[0], true), None);
 }
 
-fn beat(cluster: u64, name: &str, flags: u8) -> Vec<u8> {
+fn beat(cluster: u64, name: &str, age: Duration) -> Vec<u8> {
     let head = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 9], &HEARTBEAT.to_be_bytes(), b"podwright\x01"].concat();
-    let age = 600_000u32.to_be_bytes();
-    [&head[..], &cluster.to_be_bytes(), &age, &[flags, name.len() as u8], name.as_bytes()].concat()
+    let age = u32::try_from(age.as_millis()).unwrap().to_be_bytes();
+    [&head[..], &cluster.to_be_bytes(), &age, &[1, name.len() as u8], name.as_bytes()].concat()
 }
 
 /// Frames of all kinds and lengths, and heartbeats of nodes of another cluster, or of none.
@@ -208,7 +210,7 @@ fn beat(cluster: u64, name: &str, flags: u8) -> Vec<u8> {
 fn whatever_is_sent_on_the_link_takes_no_address_away() {
     let wire = Wire::new();
     let (machine, client) = (wire.machine(1), wire.machine(250));
-    let node = Node::start(&machine, "n1", wanted(&["n1", "n2"]));
+    let (begin, node) = (Instant::now(), Node::start(&machine, "n1", wanted(&["n1", "n2"])));
     eventually(|| ADDRESSES.iter().all(|address| node.has(address)), |all| *all);
     let sockets = netlink::in_netns(client.netns.as_fd(), || {
         let link = netlink::uplinks().unwrap().remove(0);
@@ -221,14 +223,15 @@ fn whatever_is_sent_on_the_link_takes_no_address_away() {
             let head = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 9], &kind.to_be_bytes()].concat();
             let _ = socket.send(&[head, noise].concat());
         }
-        let _ = sockets[0].1.send(&beat(CLUSTER + 1, "n2", 1));
-        let _ = sockets[0].1.send(&beat(CLUSTER, &format!("stranger{n}"), 1));
+        let _ = sockets[0].1.send(&beat(CLUSTER + 1, "n2", OLD));
+        let _ = sockets[0].1.send(&beat(CLUSTER, &format!("stranger{n}"), OLD));
     }
-    // It has read them all: one that counts comes through behind them. (Whoever is on the link can do that, as he can by ARP.)
+    // It has read them all: one that counts comes through behind them, and has its part, while one that is as old as those before
+    // would have all. (Whoever is on the link can do that, as he can by ARP.)
     let (began, mut yields) = (Instant::now(), false);
     while !yields && began.elapsed() < Duration::from_secs(10) {
         assert!(ADDRESSES.iter().any(|address| node.has(address)));
-        sockets[0].1.send(&beat(CLUSTER, "n2", 1)).unwrap();
+        sockets[0].1.send(&beat(CLUSTER, "n2", begin.elapsed())).unwrap();
         yields = !ADDRESSES.iter().all(|address| node.has(address));
         std::thread::yield_now();
     }
