@@ -340,6 +340,13 @@ pub fn open_netns(path: &Path) -> Result<Option<OwnedFd>> {
     Ok(entered.is_ok().then_some(fd))
 }
 
+/// Kills a process group whose leader has not been waited for yet.
+pub fn kill_group(leader: u32) {
+    if let Ok(leader) = i32::try_from(leader) {
+        nix::sys::signal::killpg(nix::unistd::Pid::from_raw(leader), nix::sys::signal::Signal::SIGKILL).ok();
+    }
+}
+
 /// The inode number that names a namespace in `/proc/*/ns`.
 pub fn inode(netns: BorrowedFd<'_>) -> Result<u64> {
     let stat = nix::sys::stat::fstat(netns).map_err(|e| Error::call("fstat", e.into()))?;

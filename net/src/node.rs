@@ -319,8 +319,14 @@ impl Network {
         let inner = self.0.clone();
         blocking(move || {
             let mut removed = inner.remove_links_but(&living)?;
+            // Those that plugins have not taken back keep their addresses until a retry.
+            let (mut living, mut untaken) = (living, None);
             if let Some(cni) = &inner.cni {
-                removed.extend(cni.retain(&living)?);
+                let (gone, failed) = cni.retain(&living);
+                let owners = lock(&inner.ipam).owners().map(|(owner, _)| owner.to_owned()).collect::<Vec<_>>();
+                living.extend(owners.into_iter().filter(|owner| !gone.contains(owner) && cni.has(owner)));
+                removed.extend(gone);
+                untaken = failed.into_iter().next();
             }
             let gone: BTreeMap<String, Vec<IpAddr>> = {
                 let ipam = lock(&inner.ipam);
@@ -339,7 +345,8 @@ impl Network {
                 removed.extend(ipam.retain(&stay)?);
             }
             // An owner with remains keeps its addresses until a retry.
-            first(failed).map(|()| removed.into_iter().collect())
+            first(failed)?;
+            untaken.map_or_else(|| Ok(removed.into_iter().collect()), |error| Err(error.into()))
         })
         .await
     }
@@ -538,7 +545,7 @@ impl Network {
                 Err(e) => errors.push(e),
             }
             if let Some(cni) = &inner.cni {
-                errors.extend(cni.retain(&BTreeSet::new()).err().map(Error::from));
+                errors.extend(cni.retain(&BTreeSet::new()).1.into_iter().map(Error::from));
             }
             // Before the tables that guard it.
             errors.extend(links.set_overlay(&Overlay::default()).err());

@@ -4,7 +4,10 @@ use std::{net::IpAddr, path::PathBuf};
 
 use ipnet::IpNet;
 
-use super::{admission::sysctls::Sysctls, id_pool::IdPool, kernel, shutdown::GracePeriods, storage, verification::VerificationPolicy};
+use super::{
+    admission::sysctls::Sysctls, id_pool::IdPool, kernel, shutdown::GracePeriods, storage,
+    verification::VerificationPolicy,
+};
 
 /// How an agent is set up.
 #[derive(Clone, Debug)]

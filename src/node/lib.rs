@@ -277,7 +277,8 @@ impl Agent {
         tokio::spawn(async move { stop.run_until_cancelled(looking.users.look_on()).await });
         let (pressure, shutting_down) = (storage::Pressure::default(), shutdown::ShuttingDown::default());
         let (conflicts, conflicting_tables) = watch::channel(None);
-        let (plugins, no_network) = watch::channel(network.has_plugins().then(|| "cni plugin not initialized".to_owned()));
+        let (plugins, no_network) =
+            watch::channel(network.has_plugins().then(|| "cni plugin not initialized".to_owned()));
         let node = register::Registration::new(
             client.clone(),
             env.clone(),
@@ -285,7 +286,12 @@ impl Agent {
             host.clone(),
             &protections,
             Some(local),
-            register::Signals { pressure: pressure.subscribe(), shutting_down: shutting_down.subscribe(), no_network, conflicting_tables },
+            register::Signals {
+                pressure: pressure.subscribe(),
+                shutting_down: shutting_down.subscribe(),
+                no_network,
+                conflicting_tables,
+            },
         );
         let nodes = Informer::<Node>::builder(client.clone()).fields(format!("metadata.name={}", config.name)).start();
         let residents = Arc::<Residents>::default();
@@ -403,7 +409,12 @@ impl Agent {
             host.clone(),
             &protections,
             None,
-            register::Signals { pressure: pressure.subscribe(), shutting_down: shutting_down.subscribe(), no_network: watch::channel(None).1, conflicting_tables: watch::channel(None).1 },
+            register::Signals {
+                pressure: pressure.subscribe(),
+                shutting_down: shutting_down.subscribe(),
+                no_network: watch::channel(None).1,
+                conflicting_tables: watch::channel(None).1,
+            },
         );
         let nodes = Informer::<Node>::builder(client.clone()).fields(format!("metadata.name={}", config.name)).start();
         let run = async {

@@ -17,7 +17,7 @@ use podwright_net::{Network, NodeNetns};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
-use tokio::task::AbortHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::endpoints::{address_of, is_ready};
 use super::notices::Notice;
@@ -50,48 +50,70 @@ pub struct HealthChecks {
     netns: NodeNetns,
     addresses: Vec<IpAddr>,
     checks: BTreeMap<Key, Check>,
+    /// Those whose port was not to be had: it may be only for a moment.
+    failed: BTreeSet<Key>,
     places: Arc<Semaphore>,
 }
 
-/// The listeners of one Service; they end when it is dropped.
+/// The listeners of one Service; they end when it is dropped, a moment later.
 struct Check {
     port: u16,
     endpoints: Arc<AtomicUsize>,
-    tasks: Vec<AbortHandle>,
+    tasks: Vec<AbortOnDropHandle<()>>,
 }
 
-impl Drop for Check {
-    fn drop(&mut self) {
-        self.tasks.iter().for_each(AbortHandle::abort);
+impl Check {
+    /// Gives the port back.
+    async fn end(self) {
+        for task in self.tasks {
+            task.abort();
+            // Only that it has ended counts.
+            task.await.ok();
+        }
     }
 }
 
 impl HealthChecks {
     pub fn new(network: &Network) -> HealthChecks {
         let (netns, addresses) = (network.netns().clone(), network.addresses().to_vec());
-        HealthChecks { netns, addresses, checks: BTreeMap::new(), places: Arc::new(Semaphore::new(AT_ONCE)) }
+        HealthChecks {
+            netns,
+            addresses,
+            checks: BTreeMap::new(),
+            failed: BTreeSet::new(),
+            places: Arc::new(Semaphore::new(AT_ONCE)),
+        }
     }
 
     /// Follows these Services; returns those whose port cannot be had.
     pub async fn update(&mut self, objects: &impl Objects, services: BTreeSet<Key>, node: &str) -> Vec<Notice> {
-        let mut notices = Vec::new();
-        for key in services {
+        let (mut notices, mut new) = (Vec::new(), Vec::new());
+        let failed = std::mem::take(&mut self.failed);
+        for key in services.into_iter().chain(failed.iter().cloned()).collect::<BTreeSet<Key>>() {
             let wanted = objects.service(&key).and_then(|service| health_check(&service, &objects.slices(&key), node));
-            let Some((port, count)) = wanted else {
-                self.checks.remove(&key);
-                continue;
-            };
-            match self.checks.get(&key).filter(|check| check.port == port) {
-                Some(check) => check.endpoints.store(count, Ordering::Relaxed),
-                None => {
-                    self.checks.remove(&key);
-                    match self.listen(&key, port, count).await {
-                        Ok(check) => drop(self.checks.insert(key, check)),
-                        Err(error) => {
-                            let message = format!("node {node} failed to start healthcheck on port {port}: {error}");
-                            notices.push(Notice::new(Owner::Service(key), "FailedToStartServiceHealthcheck", message));
-                        }
+            match (wanted, self.checks.get(&key)) {
+                (Some((port, count)), Some(check)) if check.port == port => {
+                    check.endpoints.store(count, Ordering::Relaxed)
+                }
+                (wanted, _) => {
+                    // Another one may want the port.
+                    if let Some(check) = self.checks.remove(&key) {
+                        check.end().await;
                     }
+                    new.extend(wanted.map(|wanted| (key, wanted)));
+                }
+            }
+        }
+        for (key, (port, count)) in new {
+            match self.listen(&key, port, count).await {
+                Ok(check) => drop(self.checks.insert(key, check)),
+                Err(error) => {
+                    if !failed.contains(&key) {
+                        let message = format!("node {node} failed to start healthcheck on port {port}: {error}");
+                        let about = Owner::Service(key.clone());
+                        notices.push(Notice::new(about, "FailedToStartServiceHealthcheck", message));
+                    }
+                    self.failed.insert(key);
                 }
             }
         }
@@ -104,7 +126,7 @@ impl HealthChecks {
         for address in &self.addresses {
             let listener = self.netns.tcp_listen(SocketAddr::new(*address, port)).await?;
             let serving = serve(listener, key.clone(), endpoints.clone(), self.places.clone());
-            check.tasks.push(tokio::spawn(serving).abort_handle());
+            check.tasks.push(AbortOnDropHandle::new(tokio::spawn(serving)));
         }
         Ok(check)
     }

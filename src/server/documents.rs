@@ -90,7 +90,7 @@ impl Server {
     ) -> Result<Arc<Document>, Status> {
         let parts: Vec<Part> = kinds.iter().map(|kind| Part(kind, kind.custom())).collect();
         let is_custom = parts.iter().any(|part| part.1.is_some());
-        let slot = if is_custom { &self.documents } else { &*BUILT_IN }.slot(of, parts);
+        let slot = if is_custom { &self.documents } else { &BUILT_IN }.slot(of, parts);
         if let Some(made) = slot.made.get() {
             return Ok(made.clone());
         }

@@ -1,10 +1,6 @@
 //! Pods' interfaces made by CNI plugins: Debian's, and one of the test's own that writes down what it is asked.
 
-use std::{
-    os::unix::fs::PermissionsExt,
-    path::PathBuf,
-    time::Duration,
-};
+use std::{os::unix::fs::PermissionsExt, path::PathBuf, time::Duration};
 
 use serde_json::{Value, json};
 
@@ -80,7 +76,8 @@ fi
 
     /// The scribe's calls: command, container, `CNI_ARGS`, configuration.
     fn calls(&self) -> Vec<(String, String, String, Value)> {
-        let mut files: Vec<_> = std::fs::read_dir(self.path("asked")).unwrap().map(|entry| entry.unwrap().path()).collect();
+        let mut files: Vec<_> =
+            std::fs::read_dir(self.path("asked")).unwrap().map(|entry| entry.unwrap().path()).collect();
         files.sort();
         let is_call = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with("call-");
         let read = |path: PathBuf| {
@@ -133,7 +130,8 @@ fn asks(node: &TestNode, pod: &str, address: &str, name: &str) {
 #[test]
 fn pods_on_a_bridge_keep_their_addresses_and_give_them_back() {
     let networks = Networks::new();
-    let bridge = json!({ "type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true, "ipam": networks.ipam() });
+    let bridge =
+        json!({ "type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true, "ipam": networks.ipam() });
     let ports = json!({ "type": "portmap", "capabilities": { "portMappings": true }, "snat": true });
     networks.write("1.0.0", json!([bridge, ports]));
     let mut node = networks.node();
@@ -234,7 +232,10 @@ fn a_chain_of_plugins_is_asked_as_the_specification_says() {
     let uid = node.field(&["pod", "two"], ".metadata.uid");
     assert_eq!(container, uid);
     contains(&arguments, "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=two;").unwrap();
-    assert_eq!(given["runtimeConfig"], json!({ "portMappings": [{ "hostPort": 8088, "containerPort": 80, "protocol": "tcp" }] }));
+    assert_eq!(
+        given["runtimeConfig"],
+        json!({ "portMappings": [{ "hostPort": 8088, "containerPort": 80, "protocol": "tcp" }] })
+    );
     assert_eq!((&given["name"], &given["cniVersion"]), (&json!("pods"), &json!("1.1.0")));
     assert_eq!(given["prevResult"]["ips"][0]["address"], "10.244.0.77/24");
 

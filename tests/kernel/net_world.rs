@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use podwright_journal::JournalWriter;
-use podwright_net::dataplane::{Backends, Empty, NodeFacts, Protocol, Service, ServicePort};
 use podwright_net::cni::CniConfig;
+use podwright_net::dataplane::{Backends, Empty, NodeFacts, Protocol, Service, ServicePort};
 use podwright_net::overlay::OverlayConfig;
 use podwright_net::{Family, IpNet, Network, NetworkConfig, NodeNetns, netlink};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt};

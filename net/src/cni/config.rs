@@ -60,14 +60,16 @@ impl NetworkList {
             return Err(CniError::Invalid(shown, format!("longer than {LONGEST} bytes")));
         }
         let text = fs::read(path).map_err(|error| CniError::Unreadable(shown.clone(), error))?;
-        let value = serde_json::from_slice(&text).map_err(|error| CniError::Invalid(shown.clone(), error.to_string()))?;
+        let value =
+            serde_json::from_slice(&text).map_err(|error| CniError::Invalid(shown.clone(), error.to_string()))?;
         NetworkList::parse(value).map_err(|why| CniError::Invalid(shown, why))
     }
 
     /// From a list, or from the configuration of a single plugin.
     fn parse(value: Value) -> Result<NetworkList, String> {
         let Value::Object(mut all) = value else { return Err("not a JSON object".to_owned()) };
-        let name = text(&all, "name").filter(|name| is_name(name)).ok_or("name: must be a valid network name")?.to_owned();
+        let name =
+            text(&all, "name").filter(|name| is_name(name)).ok_or("name: must be a valid network name")?.to_owned();
         let version = version(&all)?;
         let is_set = |field: &str| match all.get(field) {
             None => Ok(false),
@@ -82,7 +84,10 @@ impl NetworkList {
             Some(_) => return Err("plugins: must be a list with at least one plugin".to_owned()),
             None => vec![Value::Object(all)],
         };
-        let plugins = plugins.into_iter().enumerate().map(|(i, one)| Plugin::parse(one).map_err(|why| format!("plugins[{i}]{why}")));
+        let plugins = plugins
+            .into_iter()
+            .enumerate()
+            .map(|(i, one)| Plugin::parse(one).map_err(|why| format!("plugins[{i}]{why}")));
         Ok(NetworkList { version, name, disable_check, disable_gc, plugins: plugins.collect::<Result<_, _>>()? })
     }
 
@@ -129,7 +134,9 @@ impl Plugin {
         }
         let capabilities = match fields.remove("capabilities") {
             None => Vec::new(),
-            Some(Value::Object(all)) => all.into_iter().filter(|(_, has)| *has == Value::Bool(true)).map(|(of, _)| of).collect(),
+            Some(Value::Object(all)) => {
+                all.into_iter().filter(|(_, has)| *has == Value::Bool(true)).map(|(of, _)| of).collect()
+            }
             Some(_) => return Err(".capabilities: must be an object of booleans".to_owned()),
         };
         Ok(Plugin { kind, capabilities, fields })
@@ -168,7 +175,9 @@ mod tests {
 
     #[test]
     fn a_list_has_the_newest_version_that_both_know() {
-        let of = |versions: &str| list(&format!(r#"{{{versions}, "name": "n", "plugins": [{{"type": "ptp"}}]}}"#)).map(|l| l.version);
+        let of = |versions: &str| {
+            list(&format!(r#"{{{versions}, "name": "n", "plugins": [{{"type": "ptp"}}]}}"#)).map(|l| l.version)
+        };
         assert_eq!(of(r#""cniVersion": "0.4.0""#), Ok("0.4.0".to_owned()));
         assert_eq!(of(r#""cniVersion": "1.0.0", "cniVersions": ["0.4.0", "1.1.0", "2.0.0"]"#), Ok("1.1.0".to_owned()));
         assert_eq!(of(r#""x": 1"#), Err("cniVersion: required value".to_owned()));
@@ -184,8 +193,11 @@ mod tests {
                 {"type": "portmap", "capabilities": {"portMappings": true, "bandwidth": false}}]}"#,
         )
         .expect("valid");
-        assert!(list.disable_check && !list.disable_gc && list.is_capable("portMappings") && !list.is_capable("bandwidth"));
-        let asked = json!({"portMappings": [{"hostPort": 80}], "bandwidth": {}}).as_object().expect("an object").clone();
+        assert!(
+            list.disable_check && !list.disable_gc && list.is_capable("portMappings") && !list.is_capable("bandwidth")
+        );
+        let asked =
+            json!({"portMappings": [{"hostPort": 80}], "bandwidth": {}}).as_object().expect("an object").clone();
         let given = |plugin: usize| Value::Object(list.given(&list.plugins[plugin], &asked, Some(&json!({"ips": []}))));
         let previous = json!({"ips": []});
         assert_eq!(
@@ -201,7 +213,8 @@ mod tests {
 
     #[test]
     fn what_becomes_a_path_is_checked() {
-        let kind = |kind: &str| list(&json!({"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": kind}]}).to_string());
+        let kind =
+            |kind: &str| list(&json!({"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": kind}]}).to_string());
         for wrong in ["", "../sh", "/bin/sh", "a/b", "."] {
             assert!(kind(wrong).is_err(), "{wrong:?}");
         }
@@ -223,6 +236,8 @@ mod tests {
         write("05-readme.txt", "no network");
         assert_eq!(NetworkList::first(folder.path()).expect("valid").name, "a");
         write("01-broken.conf", "{");
-        assert!(matches!(NetworkList::first(folder.path()), Err(CniError::Invalid(file, _)) if file.ends_with("01-broken.conf")));
+        assert!(
+            matches!(NetworkList::first(folder.path()), Err(CniError::Invalid(file, _)) if file.ends_with("01-broken.conf"))
+        );
     }
 }

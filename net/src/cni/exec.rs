@@ -5,12 +5,12 @@ use std::{
     io::{Read, Write},
     os::{
         fd::BorrowedFd,
-        unix::process::ExitStatusExt,
+        unix::process::{CommandExt, ExitStatusExt},
     },
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
-    sync::mpsc::{RecvTimeoutError, channel},
-    time::Duration,
+    sync::mpsc::{Receiver, channel},
+    time::{Duration, Instant},
 };
 
 use podwright_journal::JournalWriter;
@@ -21,6 +21,8 @@ use crate::netlink;
 
 /// How long a plugin may run.
 const TIMEOUT: Duration = Duration::from_secs(60);
+/// The interval for asking whether it has ended.
+const LOOK: Duration = Duration::from_millis(1);
 /// How much of its output is read, bytes.
 const MOST: u64 = 1 << 20;
 
@@ -59,7 +61,8 @@ impl Runner<'_> {
         let failed = |why: String| CniError::Plugin { kind: kind.to_owned(), command: call.command, why };
         let run = || {
             // A child is born in the network namespace of the thread that makes it.
-            let spawned = netlink::in_netns(self.node, || command.spawn()).map_err(|error| failed(error.to_string()))?;
+            let spawned =
+                netlink::in_netns(self.node, || command.spawn()).map_err(|error| failed(error.to_string()))?;
             let ended = finish(spawned.map_err(|error| failed(error.to_string()))?, input).map_err(&failed)?;
             answer(&ended).map_err(&failed)
         };
@@ -79,7 +82,8 @@ impl Runner<'_> {
         command.env("CNI_NETNS", call.netns.unwrap_or(Path::new("")));
         let arguments = call.arguments.iter().map(|(name, value)| format!("{name}={value}"));
         command.env("CNI_ARGS", arguments.collect::<Vec<_>>().join(";"));
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // A group of its own, to be ended as a whole.
+        command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
 }
@@ -105,36 +109,39 @@ fn answer(Ended { status, output, errors }: &Ended) -> Result<Value, String> {
     }
 }
 
-/// Feeds a plugin, and waits for its end; one that takes too long is killed.
+/// Feeds a plugin, and waits for its end; one that takes too long is killed, with what it has started.
 fn finish(mut child: Child, input: String) -> Result<Ended, String> {
+    let deadline = Instant::now() + TIMEOUT;
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     // Threads of their own: a plugin may print before it reads. A broken pipe says that it has ended, which its status tells better.
     std::thread::spawn(move || stdin.map(|mut stdin| stdin.write_all(input.as_bytes())));
-    let read = |pipe: Option<Box<dyn Read + Send>>| {
-        let (sender, receiver) = channel();
-        std::thread::spawn(move || {
-            let mut bytes = Vec::new();
-            let done = pipe.map_or(Ok(0), |pipe| pipe.take(MOST).read_to_end(&mut bytes));
-            sender.send(done.map(|_| bytes)).ok();
-        });
-        receiver
-    };
-    let output = read(stdout.map(|pipe| Box::new(pipe) as _));
-    let errors = read(stderr.map(|pipe| Box::new(pipe) as _));
-    let printed = output.recv_timeout(TIMEOUT);
-    if !matches!(printed, Ok(Ok(_))) {
-        child.kill().ok();
-    }
-    let status = child.wait().map_err(|error| error.to_string())?;
-    match printed {
-        Ok(Ok(output)) => {
-            let errors = errors.recv_timeout(Duration::from_secs(1)).ok().and_then(Result::ok).unwrap_or_default();
-            Ok(Ended { status, output, errors })
+    let (output, errors) = (read(stdout), read(stderr));
+    let status = loop {
+        match child.try_wait().map_err(|error| error.to_string())? {
+            Some(status) => break status,
+            None if Instant::now() < deadline => std::thread::sleep(LOOK),
+            None => {
+                netlink::kill_group(child.id());
+                child.wait().map_err(|error| error.to_string())?;
+                return Err(format!("it took longer than {} seconds", TIMEOUT.as_secs()));
+            }
         }
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(RecvTimeoutError::Timeout) => Err(format!("it took longer than {} seconds", TIMEOUT.as_secs())),
-        Err(RecvTimeoutError::Disconnected) => Err("its output cannot be read".to_owned()),
-    }
+    };
+    // What it has started may hold its pipes open.
+    let all = |pipe: Receiver<Vec<u8>>| pipe.recv_timeout(Duration::from_secs(1)).unwrap_or_default();
+    Ok(Ended { status, output: all(output), errors: all(errors) })
+}
+
+/// Reads a pipe to its end, on a thread of its own.
+fn read(pipe: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // What was read before a failure is all there is.
+        pipe.map(|pipe| pipe.take(MOST).read_to_end(&mut bytes));
+        sender.send(bytes).ok();
+    });
+    receiver
 }
 
 fn shown(status: ExitStatus) -> String {

@@ -18,14 +18,15 @@ use std::{
     net::IpAddr,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
+    sync::{PoisonError, RwLock, RwLockReadGuard},
 };
 
 use podwright_journal::JournalWriter;
 use serde_json::{Map, Value, json};
 
 use crate::{links::POD_LINK, netlink};
-pub use config::{CapabilityArguments, NetworkList};
 use config::Plugin;
+pub use config::{CapabilityArguments, NetworkList};
 use exec::{Call, Runner};
 use record::{Attachment, Records};
 
@@ -86,6 +87,8 @@ pub struct Cni {
     records: Records,
     pins: PathBuf,
     node: OwnedFd,
+    /// Written to while plugins collect garbage.
+    turns: RwLock<()>,
 }
 
 impl Cni {
@@ -105,7 +108,7 @@ impl Cni {
         std::fs::create_dir_all(&pins).map_err(unwritable)?;
         let records = Records::open(&folder.join("attachments")).map_err(unwritable)?;
         let node = node.try_clone_to_owned().map_err(unwritable)?;
-        Ok(Cni { config, records, pins, node })
+        Ok(Cni { config, records, pins, node, turns: RwLock::default() })
     }
 
     /// The network that the next Pod is attached to.
@@ -126,9 +129,12 @@ impl Cni {
     pub fn status(&self) -> Result<(), CniError> {
         let list = self.network()?;
         let call = Call { command: "STATUS", container: None, netns: None, interface: None, arguments: &[] };
-        let plugins = list.plugins.iter().filter(|_| list.has_status());
         let none = CapabilityArguments::new();
-        plugins.map(|plugin| self.runner(&JournalWriter::none()).run(&plugin.kind, &call, &list.given(plugin, &none, None)).map(drop)).collect()
+        let ask = |plugin: &Plugin| {
+            let given = list.given(plugin, &none, None);
+            self.runner(&JournalWriter::none()).run(&plugin.kind, &call, &given).map(drop)
+        };
+        list.plugins.iter().filter(|_| list.has_status()).try_for_each(ask)
     }
 
     /// Attaches the Pod whose namespace is `pod`; returns its addresses. One that is attached stays as it is.
@@ -148,20 +154,22 @@ impl Cni {
         }
         let inode = netlink::inode(pod)?;
         match self.records.get(owner)? {
-            Some(known) if known.inode == inode && !known.result.is_null() => return result::addresses(&known.result, &known.interface),
+            Some(known) if known.inode == inode && !known.result.is_null() && self.is_pinned(owner, inode)? => {
+                return result::addresses(&known.result, &known.interface);
+            }
             // Of an agent that died, or of an earlier sandbox.
             Some(_) => self.del(owner, journal)?,
             None => {}
         }
-        crate::links::loopback_up(pod)?;
-        let path = self.pin(owner);
-        if netlink::open_pinned(&path)?.is_none() {
-            netlink::pin(pod, &path)?;
-        }
         let Request { arguments, asked } = request.clone();
         let interface = POD_LINK.to_owned();
-        let mut attachment = Attachment { interface, inode, list: self.network()?, arguments, asked, result: Value::Null };
+        let mut attachment =
+            Attachment { interface, inode, list: self.network()?, arguments, asked, result: Value::Null };
+        let _turn = self.changing();
+        // Before anything is made: what a crash leaves is found by its record.
         self.records.put(owner, &attachment)?;
+        crate::links::loopback_up(pod)?;
+        self.pin(owner, pod, inode)?;
         let added = self.add_all(owner, &attachment, journal).and_then(|result| {
             let addresses = result::addresses(&result, &attachment.interface)?;
             attachment.result = result;
@@ -175,9 +183,24 @@ impl Cni {
         })
     }
 
+    fn is_pinned(&self, owner: &str, inode: u64) -> Result<bool, CniError> {
+        let there = netlink::open_pinned(&self.pinned(owner))?;
+        Ok(there.map(|there| netlink::inode(there.as_fd())).transpose()? == Some(inode))
+    }
+
+    /// Pins the namespace of an owner at its path, in the place of an earlier one.
+    fn pin(&self, owner: &str, pod: BorrowedFd<'_>, inode: u64) -> Result<(), CniError> {
+        let path = self.pinned(owner);
+        if self.is_pinned(owner, inode)? {
+            return Ok(());
+        }
+        netlink::unpin(&path)?;
+        Ok(netlink::pin(pod, &path)?)
+    }
+
     /// The result of the last plugin; each gets that of the one before.
     fn add_all(&self, owner: &str, attachment: &Attachment, journal: &JournalWriter) -> Result<Value, CniError> {
-        let path = self.pin(owner);
+        let path = self.pinned(owner);
         let call = call("ADD", owner, Some(&path), attachment);
         let mut result: Option<Value> = None;
         for plugin in &attachment.list.plugins {
@@ -193,8 +216,8 @@ impl Cni {
     ///
     /// The first plugin's that fails; the others have been asked. It can be tried again.
     pub fn del(&self, owner: &str, journal: &JournalWriter) -> Result<(), CniError> {
-        let Some(attachment) = self.records.get(owner)? else { return Ok(netlink::unpin(&self.pin(owner))?) };
-        let pin = self.pin(owner);
+        let Some(attachment) = self.records.get(owner)? else { return Ok(netlink::unpin(&self.pinned(owner))?) };
+        let pin = self.pinned(owner);
         // A namespace that is gone has no path.
         let netns = netlink::open_pinned(&pin)?.map(|_| pin.as_path());
         let call = call("DEL", owner, netns, &attachment);
@@ -217,12 +240,14 @@ impl Cni {
     ///
     /// A plugin finds that it is not.
     pub fn check(&self, owner: &str, journal: &JournalWriter) -> Result<(), CniError> {
-        let Some(attachment) = self.records.get(owner)?.filter(|attachment| !attachment.result.is_null()) else { return Ok(()) };
+        let Some(attachment) = self.records.get(owner)?.filter(|attachment| !attachment.result.is_null()) else {
+            return Ok(());
+        };
         let list = &attachment.list;
         if list.disable_check || !list.has_check() {
             return Ok(());
         }
-        let path = self.pin(owner);
+        let path = self.pinned(owner);
         let call = call("CHECK", owner, Some(&path), &attachment);
         let check = |plugin: &Plugin| {
             let given = list.given(plugin, &attachment.asked, Some(&attachment.result));
@@ -243,38 +268,56 @@ impl Cni {
     /// The records cannot be read.
     pub fn addresses(&self) -> Result<BTreeMap<String, Vec<IpAddr>>, CniError> {
         let attached = self.records.all()?.into_iter().filter_map(|(owner, found)| Some((owner, found.ok()?)));
-        Ok(attached.filter_map(|(owner, found)| Some((owner, result::addresses(&found.result, &found.interface).ok()?))).collect())
+        Ok(attached
+            .filter_map(|(owner, found)| Some((owner, result::addresses(&found.result, &found.interface).ok()?)))
+            .collect())
     }
 
     /// Takes back what does not belong to the living, and has plugins forget what no attachment has (`GC`, where they know it).
-    /// Returns those that have gone.
-    ///
-    /// # Errors
-    ///
-    /// The first failure; the rest is done all the same.
-    pub fn retain(&self, living: &BTreeSet<String>) -> Result<BTreeSet<String>, CniError> {
-        let all = self.records.all()?;
-        let mut failed = Vec::new();
-        let mut gone = BTreeSet::new();
-        for owner in all.keys().filter(|owner| !living.contains(*owner)) {
-            match self.del(owner, &JournalWriter::none()) {
-                Ok(()) => drop(gone.insert(owner.clone())),
-                Err(error) => failed.push(error),
+    /// Returns those that have gone, and what has failed; the rest is done all the same.
+    pub fn retain(&self, living: &BTreeSet<String>) -> (BTreeSet<String>, Vec<CniError>) {
+        let (mut gone, mut failed) = (BTreeSet::new(), Vec::new());
+        match self.owners() {
+            Ok(owners) => {
+                for owner in owners.into_iter().filter(|owner| !living.contains(owner)) {
+                    match self.del(&owner, &JournalWriter::none()) {
+                        Ok(()) => drop(gone.insert(owner)),
+                        Err(error) => failed.push(error),
+                    }
+                }
             }
+            Err(error) => failed.push(error),
         }
-        let left: Vec<(&String, &Attachment)> = all.iter().filter(|(owner, _)| !gone.contains(*owner)).filter_map(|(owner, found)| Some((owner, found.as_ref().ok()?))).collect();
-        failed.extend(self.collect_garbage(&left).err());
-        failed.into_iter().next().map_or(Ok(gone), Err)
+        failed.extend(self.collect_garbage().err());
+        (gone, failed)
     }
 
-    fn collect_garbage(&self, left: &[(&String, &Attachment)]) -> Result<(), CniError> {
+    /// Whoever has a record, or a namespace that is pinned: one may be left without the other.
+    fn owners(&self) -> Result<BTreeSet<String>, CniError> {
+        let unreadable = |error| CniError::Unreadable(self.pins.display().to_string(), error);
+        let mut owners: BTreeSet<String> = self.records.all()?.into_keys().collect();
+        for entry in std::fs::read_dir(&self.pins).map_err(unreadable)? {
+            owners.extend(entry.map_err(unreadable)?.file_name().into_string());
+        }
+        Ok(owners)
+    }
+
+    /// Nothing is attached meanwhile: what has just been given would be taken away. Nor is anything collected while a record cannot be
+    /// read, which may be a living Pod's.
+    fn collect_garbage(&self) -> Result<(), CniError> {
         // Without a network there is nobody to ask.
         let Ok(list) = self.network() else { return Ok(()) };
         if list.disable_gc || !list.has_status() {
             return Ok(());
         }
-        let of_list = left.iter().filter(|(_, attachment)| attachment.list.name == list.name);
-        let valid: Vec<Value> = of_list.map(|(owner, attachment)| json!({ "containerID": owner, "ifname": attachment.interface })).collect();
+        let _alone = self.turns.write().unwrap_or_else(PoisonError::into_inner);
+        let mut valid = Vec::new();
+        for (owner, found) in self.records.all()? {
+            let attachment = found?;
+            if attachment.list.name == list.name {
+                valid.push(json!({ "containerID": owner, "ifname": attachment.interface }));
+            }
+        }
         let call = Call { command: "GC", container: None, netns: None, interface: None, arguments: &[] };
         let collect = |plugin: &Plugin| {
             let mut given: Map<String, Value> = list.given(plugin, &CapabilityArguments::new(), None);
@@ -285,12 +328,17 @@ impl Cni {
         failed.into_iter().next().map_or(Ok(()), Err)
     }
 
+    /// Held while something is attached.
+    fn changing(&self) -> RwLockReadGuard<'_, ()> {
+        self.turns.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn runner<'a>(&'a self, journal: &'a JournalWriter) -> Runner<'a> {
         Runner { folders: &self.config.bin_dirs, node: self.node.as_fd(), journal }
     }
 
     /// Where the namespace of an owner is pinned.
-    fn pin(&self, owner: &str) -> PathBuf {
+    fn pinned(&self, owner: &str) -> PathBuf {
         self.pins.join(owner)
     }
 }

@@ -87,7 +87,9 @@ impl Records {
     pub fn remove(&self, owner: &str) -> Result<(), CniError> {
         let path = self.path(owner);
         match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(CniError::Unwritable(path.display().to_string(), error)),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(CniError::Unwritable(path.display().to_string(), error))
+            }
             _ => Ok(()),
         }
     }

@@ -80,8 +80,13 @@ mod tests {
         // Versions 0.3 and 0.4 say the family as well.
         let old = json!({"ips": [{"version": "4", "address": "10.1.0.9/16"}]});
         assert_eq!(addresses(&old, "eth0").expect("one").len(), 1);
-        for wrong in [json!({}), json!({"ips": [{"address": "x"}]}), json!([]), json!({"ips": [{"address": "127.0.0.1/8"}]}),
-                      json!({"ips": [{"address": "10.1.0.1/16", "interface": 7}]})] {
+        for wrong in [
+            json!({}),
+            json!({"ips": [{"address": "x"}]}),
+            json!([]),
+            json!({"ips": [{"address": "127.0.0.1/8"}]}),
+            json!({"ips": [{"address": "10.1.0.1/16", "interface": 7}]}),
+        ] {
             assert!(addresses(&wrong, "eth0").is_err(), "{wrong}");
         }
     }

@@ -170,8 +170,18 @@ mod tests {
         let refused = |total, critical, by| GracePeriods::new(total, critical, by).map_err(|why| why.to_string());
         let none = GracePeriods::default;
         for (total, critical, by, why) in [
-            (seconds(5), seconds(6), none(), "--shutdown-grace-period-critical-pods must be <= --shutdown-grace-period"),
-            (Duration::from_millis(1), seconds(0), none(), "--shutdown-grace-period 1ms: must be either zero or otherwise >= 1 sec"),
+            (
+                seconds(5),
+                seconds(6),
+                none(),
+                "--shutdown-grace-period-critical-pods must be <= --shutdown-grace-period",
+            ),
+            (
+                Duration::from_millis(1),
+                seconds(0),
+                none(),
+                "--shutdown-grace-period 1ms: must be either zero or otherwise >= 1 sec",
+            ),
             (
                 seconds(5),
                 seconds(0),

@@ -38,7 +38,8 @@ pub fn request(pod: &Pod, sandbox: &str) -> Result<Request, BandwidthError> {
         ("K8S_POD_UID", pod.uid()),
     ];
     let mut asked = CapabilityArguments::new();
-    let ports: Vec<Value> = pod.parts().iter().flat_map(|part| part.container.ports.iter().flatten()).filter_map(mapping).collect();
+    let ports: Vec<Value> =
+        pod.parts().iter().flat_map(|part| part.container.ports.iter().flatten()).filter_map(mapping).collect();
     if !ports.is_empty() {
         asked.insert(PORT_MAPPINGS.to_owned(), Value::Array(ports));
     }

@@ -11,7 +11,6 @@ use podwright_net::dataplane::Member;
 use super::peers::{Group, Namespaces};
 use super::pod::PodView;
 
-
 /// Labels, as objects have them.
 pub type Labels = BTreeMap<String, String>;
 

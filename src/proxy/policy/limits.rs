@@ -8,6 +8,9 @@ pub const RULES: usize = 512;
 /// The groups that the policies of one namespace name on a node: each new one looks at all Pods of the cluster.
 pub const GROUPS: usize = 256;
 
+/// The groups whose members are counted to find whether there is room for them: each goes through all Pods of the cluster.
+pub const COUNTED: usize = 2 * GROUPS;
+
 /// The members of those groups, and ranges and ports: as much as the Services of a namespace have.
 pub const ELEMENTS: usize = crate::shares::ELEMENTS;
 

@@ -11,7 +11,7 @@ use podwright_net::IpNet;
 use podwright_net::dataplane::{Allowed, Direction, Isolated, PolicyChanges, Seniority};
 
 use super::groups::{Groups, Labels, matches};
-use super::limits::{ELEMENTS, GROUPS, RULES, SELECTING, TooMuch};
+use super::limits::{COUNTED, ELEMENTS, GROUPS, RULES, SELECTING, TooMuch};
 use super::peers::Group;
 use super::pod::{NamedPort, PodView};
 use super::rules::{Compiled, compile};
@@ -359,6 +359,8 @@ struct Share {
     members: usize,
     /// What it takes to find which of them select a Pod.
     selecting: usize,
+    /// The groups whose members were counted, whatever became of them.
+    counted: usize,
 }
 
 impl Share {
@@ -369,13 +371,15 @@ impl Share {
     /// There is no room.
     fn take(&mut self, compiled: &Compiled, known: &Groups) -> Result<(), TooMuch> {
         self.fixed += compiled.weight;
+        let new = compiled.groups.keys().filter(|name| !self.groups.contains(*name)).count();
+        self.counted += new;
+        if self.groups.len() + new > GROUPS || self.counted > COUNTED {
+            return Err(TooMuch::Groups);
+        }
         for (name, group) in &compiled.groups {
             let Some(room) = ELEMENTS.checked_sub(self.fixed + self.members) else { return Err(TooMuch::Elements) };
             if self.groups.insert(name.clone()) {
                 self.members += known.size(name, group, room + 1);
-            }
-            if self.groups.len() > GROUPS {
-                return Err(TooMuch::Groups);
             }
         }
         if self.fixed + self.members > ELEMENTS { Err(TooMuch::Elements) } else { Ok(()) }
@@ -438,7 +442,9 @@ impl Known {
                     Some(compiled) => compiled,
                     None => Arc::new(compile(rules, direction, pod)?),
                 };
-                with.take(&compiled, known)?;
+                let taken = with.take(&compiled, known);
+                share.counted = with.counted;
+                taken?;
                 self.compiled.insert(variant, compiled);
             }
         }

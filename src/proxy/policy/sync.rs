@@ -140,20 +140,20 @@ impl PolicySync {
 
     /// Decides the namespaces that are due, for one turn.
     fn decide(&mut self) -> Outcome {
-        let begin = Instant::now();
         let mut outcome = self.policies.settle();
+        let begin = Instant::now();
         self.rests.retain(|_, until| *until > begin);
         let due = self.policies.dirty().filter(|namespace| !self.rests.contains_key(*namespace));
         for namespace in due.map(str::to_owned).collect::<Vec<_>>() {
             let at = Instant::now();
-            if at >= begin + TURN {
-                break;
-            }
             self.policies.decide(&namespace);
             outcome.extend(self.policies.settle());
             let took = at.elapsed();
             if took >= AT_ONCE {
                 self.rests.insert(namespace, Instant::now() + (took * REST).min(LONGEST_REST));
+            }
+            if begin.elapsed() >= TURN {
+                break;
             }
         }
         outcome

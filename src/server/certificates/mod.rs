@@ -230,7 +230,8 @@ impl Server {
         let node = asked.node().unwrap_or("");
         // What has been withdrawn since it asked counts no more.
         if !self.still_bootstraps(&asked.requestor).await? {
-            let why = "the bootstrap token that asked for it is gone, has ended or is for other groups: approve this request";
+            let why =
+                "the bootstrap token that asked for it is gone, has ended or is for other groups: approve this request";
             return self.leave(csr, why, true).await;
         }
         // The certificate of a node that has left is good until it ends, and not renewed unless it registers the Node again.

@@ -17,7 +17,9 @@ impl Server {
     pub(super) async fn bootstrap_user(&self, token: &str) -> Result<Option<User>, Status> {
         let Ok(token) = token.parse::<Token>() else { return Ok(None) };
         let stored = self.bootstrap_secret(token.id()).await?;
-        Ok(stored.filter(|stored| has_secret(stored, &token)).and_then(|stored| user_of(&stored, token.id(), self.env.now())))
+        Ok(stored
+            .filter(|stored| has_secret(stored, &token))
+            .and_then(|stored| user_of(&stored, token.id(), self.env.now())))
     }
 
     /// Whether the token by which this user asked for something could still be used for it: as it is, with these groups. All other

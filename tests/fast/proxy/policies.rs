@@ -508,7 +508,9 @@ fn a_policy_that_is_too_large_lets_nothing_through() {
 #[test]
 fn more_groups_than_a_namespace_may_have_are_not_read() {
     let mut world = World::with_pods();
-    let peers = |count: u32| (0..count).map(|n| json!({"podSelector": {"matchLabels": {"n": n.to_string()}}})).collect::<Vec<_>>();
+    let peers = |count: u32| {
+        (0..count).map(|n| json!({"podSelector": {"matchLabels": {"n": n.to_string()}}})).collect::<Vec<_>>()
+    };
     let spec = |count| json!({"podSelector": {}, "ingress": [{"from": peers(count), "ports": [{"port": "web"}]}]});
     world.policy("a", "p", spec(256));
     assert!(world.policies.trouble("a-web").is_none());
@@ -558,13 +560,15 @@ fn pods_that_call_ports_otherwise_take_of_their_namespaces_room() {
     let mut world = World::new();
     let number_of = |n: u64, port: u64| {
         let mut pod = pod("a", &format!("p{n}"), &format!("10.1.1.{n}"), json!({}));
-        pod["spec"]["containers"][0]["ports"] = json!([{"name": "web", "containerPort": port}, {"name": "x", "containerPort": n}]);
+        pod["spec"]["containers"][0]["ports"] =
+            json!([{"name": "web", "containerPort": port}, {"name": "x", "containerPort": n}]);
         pod
     };
     for n in 1..=20 {
         world.put(number_of(n, 8000 + n));
     }
-    let blocks = |count: u64| (0..count).map(|n| json!({"ipBlock": {"cidr": format!("20.{}.{}.0/25", n / 256, n % 256)}}));
+    let blocks =
+        |count: u64| (0..count).map(|n| json!({"ipBlock": {"cidr": format!("20.{}.{}.0/25", n / 256, n % 256)}}));
     let spec = |count| json!({"podSelector": {}, "ingress": [{"from": blocks(count).collect::<Vec<_>>(), "ports": [{"port": "web"}]}]});
     world.policy("a", "p", spec(10_000));
     assert!(!world.policies.has_left_out() && world.reaches("20.0.0.1", "10.1.1.7", tcp(8007)));

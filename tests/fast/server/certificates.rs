@@ -244,7 +244,8 @@ async fn a_node_that_has_left_gets_no_other_certificate() {
     let dir = tempfile::tempdir().unwrap();
     let api = open(Arc::new(Memory::new()), clock(), &dir).await;
     let itself = || User::new("system:node:n", ["system:nodes", "system:authenticated"]);
-    let renew = async || ask_by(&api, itself(), 1, rcgen::CertificateParams::default(), json!({"generateName": "csr-"})).await;
+    let renew =
+        async || ask_by(&api, itself(), 1, rcgen::CertificateParams::default(), json!({"generateName": "csr-"})).await;
     api.create("nodes", json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}})).await.unwrap();
     assert!(is_signed(&api, &renew().await).await);
     api.delete("nodes", "n", Options::default()).await.unwrap();

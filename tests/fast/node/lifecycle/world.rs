@@ -25,7 +25,7 @@ use podwright::{
         resize::{Allocation, Allotment},
         spec::PodExt,
         status::Host,
-        },
+    },
 };
 use rand::{RngExt, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use serde_json::{Value, json};

@@ -83,9 +83,7 @@ async fn nor_does_what_is_in_no_namespace_itself() {
             "metadata": {"name": name, "ownerReferences": owners}})
     };
     let owner = api.create("priorityclasses.scheduling.k8s.io", class("c", json!([]))).await.unwrap();
-    let owned = |blocks: bool| {
-        json!([{"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "name": "c", "uid": owner.uid(), "blockOwnerDeletion": blocks}])
-    };
+    let owned = |blocks: bool| json!([{"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "name": "c", "uid": owner.uid(), "blockOwnerDeletion": blocks}]);
     let ask = async |name: &str, blocks: bool| {
         let user = User::new("ann", ["system:authenticated"]);
         let body = Some(class(name, owned(blocks)));
