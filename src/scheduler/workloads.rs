@@ -145,7 +145,7 @@ mod tests {
             let budget =
                 requirements.map(|count| json!({ "spec": { "selector": { "matchExpressions": expressions(count) } } }));
             let budget = budget.map(|budget| serde_json::from_value(budget).expect("a budget"));
-            workloads.set_budget(&Key::new("a", &format!("b{n}")), budget.as_ref());
+            workloads.set_budget(&Key::new("a", format!("b{n}")), budget.as_ref());
         };
         for n in 0..64 {
             set(&mut workloads, n, Some(255));

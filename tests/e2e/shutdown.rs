@@ -33,7 +33,7 @@ impl Logind {
     fn inhibit(&self, what: &str, who: &str, _why: &str, mode: &str) -> zbus::OwnedFd {
         let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).unwrap();
         self.locks.lock().unwrap().push((format!("{what} {who} {mode}"), read.into()));
-        OwnedFd::from(write).into()
+        write.into()
     }
 
     #[zbus(property)]
