@@ -52,7 +52,7 @@ pub const ROW: Row = Row {
             }
         });
         watches.on(&informers.nodes, |_, queue, change| {
-            let facts = |node: &Option<Arc<Node>>| node.as_ref().map(facts);
+            let facts = |node: &Option<Arc<Node>>| node.as_ref().map(self::facts);
             if facts(&change.old) != facts(&change.new) {
                 queue.add(Key::default());
             }

@@ -3,7 +3,6 @@
 use std::{
     fs::File,
     io::Read,
-    os::fd::OwnedFd,
     process::{Child, Command, Stdio},
     sync::{Arc, Mutex},
     time::Duration,
