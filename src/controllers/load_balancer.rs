@@ -157,9 +157,11 @@ pub fn plan(services: &[Arc<Service>], outcomes: Vec<Option<Outcome>>, given: &s
     let writes = services.iter().zip(outcomes).filter_map(|(service, outcome)| write(service, outcome?, given, now));
     let mut writes: Vec<Write> = writes.collect();
     // Others first each time: those that are refused for good hold up nobody.
-    let first = usize::try_from(now.as_second()).unwrap_or(0) % writes.len().max(1);
-    writes.rotate_left(first);
-    writes.truncate(MOST);
+    if writes.len() > MOST {
+        let first = usize::try_from(now.as_second()).unwrap_or(0) % writes.len();
+        writes.rotate_left(first);
+        writes.truncate(MOST);
+    }
     let mut plan = Plan::default();
     plan.then(writes);
     plan

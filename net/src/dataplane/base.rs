@@ -54,6 +54,8 @@ const MAPS: &[(&str, &str)] = &[
     // this node's endpoints, each paired with itself: a Pod that reaches itself through a Service
     ("own", "set { type ADDR . ADDR; }"),
     ("local-pods", "set { type ADDR; flags interval; auto-merge; }"),
+    // those of them that plugins may have attached, to links of any name
+    ("plugged", "set { type ADDR; flags interval; auto-merge; }"),
     ("cluster-net", "set { type ADDR; flags interval; auto-merge; }"),
     ("other-nodes", "set { type ADDR; flags interval; auto-merge; }"),
     ("servers", "set { type ADDR; flags interval; auto-merge; }"),
@@ -221,7 +223,7 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
         "input",
         "type filter hook input priority filter;",
         &[
-            "iifname != \"pw*\" iifname != \"lo\" IP daddr @service-net meta l4proto { tcp, udp } th dport 53 ct status & dnat != dnat drop",
+            "iifname != \"pw*\" iifname != \"lo\" IP saddr != @plugged IP daddr @service-net meta l4proto { tcp, udp } th dport 53 ct status & dnat != dnat drop",
             "iifname \"pw*\" udp dport 53 IP daddr @service-net meta length > POD_MTU drop",
             "iifname \"pw*\" udp dport 53 IP daddr @service-net add @questions { IP saddr limit rate over QUESTIONS/second burst QUESTIONS packets } drop",
             "iifname \"pw*\" tcp dport 53 IP daddr @service-net ct state new add @streams { IP saddr limit rate over STREAMS/second burst STREAM_BURST packets } drop",
@@ -264,7 +266,7 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
         &[
             // An address of this node's Pods without a link is unassigned: packets to it would be tracked, and delivered to its
             // next owner.
-            "oifname != \"pw*\" IP daddr @local-pods drop",
+            "oifname != \"pw*\" IP daddr @local-pods IP daddr != @plugged drop",
             "ct state established ct direction original oifname != \"pw*\" rt IP nexthop != @hops add @hops { rt IP nexthop }",
             "ct state established accept",
             "IP saddr @local-pods IP daddr != @cluster-net meta l4proto != { tcp, udp, sctp, ICMP } reject with ICMP admin-prohibited",
@@ -537,6 +539,7 @@ pub fn facts_script(facts: &NodeFacts, family: Family) -> String {
     let sets = [
         ("local-pods", &facts.pod_ranges),
         ("cluster-net", &facts.cluster_ranges),
+        ("plugged", &facts.plugged),
         ("other-nodes", &facts.other_nodes),
         ("servers", &facts.servers),
         ("service-net", &facts.service_ranges),

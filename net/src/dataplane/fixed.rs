@@ -47,8 +47,8 @@ const BASE_CHAIN: &str = "base chain";
 const CHAIN_OF_RULES: &str = "chain";
 
 /// The sets whose elements are node facts: part of the fixed part.
-pub const FACTS: [&str; 7] =
-    ["local-pods", "cluster-net", "other-nodes", "servers", "service-net", "tunnels-v4", "tunnels-v6"];
+pub const FACTS: [&str; 8] =
+    ["local-pods", "plugged", "cluster-net", "other-nodes", "servers", "service-net", "tunnels-v4", "tunnels-v6"];
 
 /// The generation of the ruleset in the socket's namespace: changes with every transaction of anyone. Fails if it cannot be read.
 pub fn generation(socket: &mut Socket) -> Result<u32> {

@@ -125,6 +125,8 @@ pub enum Empty {
 pub struct NodeFacts {
     /// The ranges of this node's own Pods.
     pub pod_ranges: Vec<IpNet>,
+    /// Those of them whose Pods are attached by plugins. The network knows it, whoever tells the rest.
+    pub plugged: Vec<IpNet>,
     /// The ranges of all Pods of the cluster, and this node's addresses: Pods reach these with their own source address, and no
     /// external IP may cover them.
     pub cluster_ranges: Vec<IpNet>,

@@ -29,11 +29,12 @@ struct Known {
 }
 
 impl Inner {
-    /// The facts, with how tunnels' packets are known.
+    /// The facts, with how tunnels' packets are known, and who is attached by plugins.
     pub(super) fn with_tunnel(&self, facts: NodeFacts) -> NodeFacts {
         let config = &self.config.overlay;
         let tunnel = TunnelId { vni: config.vni, port: config.port };
-        NodeFacts { tunnel: (config.transport != Transport::Routes).then_some(tunnel), ..facts }
+        let plugged = if self.config.cni.conf_dir.is_some() { facts.pod_ranges.clone() } else { Vec::new() };
+        NodeFacts { tunnel: (config.transport != Transport::Routes).then_some(tunnel), plugged, ..facts }
     }
 
     /// From now on these are the peers. What cannot be done about it is tried again: Services do not wait for it.
