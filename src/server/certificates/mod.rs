@@ -228,17 +228,6 @@ impl Server {
         // Upstream does not check this: any holder of a bootstrap token may be any node there.
         self.cache.fresh().await?;
         let node = asked.node().unwrap_or("");
-        // What has been withdrawn since it asked counts no more.
-        if !self.still_bootstraps(&asked.requestor).await? {
-            let why =
-                "the bootstrap token that asked for it is gone, has ended or is for other groups: approve this request";
-            return self.leave(csr, why, true).await;
-        }
-        // The certificate of a node that has left is good until it ends, and not renewed unless it registers the Node again.
-        if subresource == "selfnodeclient" && !self.has_node(node) {
-            let why = format!("there is no Node {node:?}: approve this request, or have the machine join again");
-            return self.leave(csr, &why, true).await;
-        }
         if subresource == "nodeclient" {
             if self.has_node(node) {
                 let why = format!("there is a Node {node:?}: approve this request, or delete the Node and ask again");

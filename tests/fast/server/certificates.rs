@@ -14,7 +14,6 @@ use super::{Api, object_of, request};
 
 const CSRS: &str = "certificatesigningrequests.certificates.k8s.io";
 const WAITS: &str = "podwright/waits-for-approval";
-const TOKEN: &str = "bootstrap-token-abcdef";
 const HOUR: Duration = Duration::from_secs(3600);
 /// More than passes between two looks for names that nothing takes any more.
 const ROUND: Duration = Duration::from_secs(1300);
@@ -27,15 +26,7 @@ fn clock() -> Env {
 async fn open(store: Arc<Memory>, env: Env, dir: &tempfile::TempDir) -> Api {
     let pki = Pki::open(dir.path(), &Names::new("cluster.local", None, []), env.now()).unwrap();
     let config = Config { authority: Some(pki.signer()), ..Config::default() };
-    let api = Api(Server::open(store, env, config).await.unwrap());
-    let token = json!({
-        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": TOKEN, "namespace": "kube-system"},
-        "type": "bootstrap.kubernetes.io/token",
-        "stringData": {"token-id": "abcdef", "token-secret": "0123456789abcdef", "usage-bootstrap-authentication": "true"},
-    });
-    // One that a server before has made is the same.
-    api.create("secrets", token).await.ok();
-    api
+    Api(Server::open(store, env, config).await.unwrap())
 }
 
 /// Somebody with a bootstrap token asks to be the node `n` for so many hours: the request's name.
@@ -47,18 +38,7 @@ async fn ask_with(api: &Api, hours: u64, params: rcgen::CertificateParams) -> St
     ask_as(api, hours, params, json!({"generateName": "csr-"})).await
 }
 
-async fn ask_as(api: &Api, hours: u64, params: rcgen::CertificateParams, metadata: serde_json::Value) -> String {
-    let user = User::new("system:bootstrap:abcdef", ["system:bootstrappers", "system:authenticated"]);
-    ask_by(api, user, hours, params, metadata).await
-}
-
-async fn ask_by(
-    api: &Api,
-    user: User,
-    hours: u64,
-    mut params: rcgen::CertificateParams,
-    metadata: serde_json::Value,
-) -> String {
+async fn ask_as(api: &Api, hours: u64, mut params: rcgen::CertificateParams, metadata: serde_json::Value) -> String {
     params.distinguished_name = rcgen::DistinguishedName::new();
     params.distinguished_name.push(rcgen::DnType::OrganizationName, "system:nodes");
     params.distinguished_name.push(rcgen::DnType::CommonName, "system:node:n");
@@ -71,6 +51,7 @@ async fn ask_by(
             "expirationSeconds": hours * HOUR.as_secs(),
         },
     });
+    let user = User::new("system:bootstrap:abcdef", ["system:bootstrappers", "system:authenticated"]);
     let asked = request(Verb::Create, CSRS, "", Some(csr), Options::default());
     api.0.handle(Request { user, ..asked }).await.map(object_of).unwrap().name().to_owned()
 }
@@ -225,51 +206,4 @@ async fn what_is_left_to_an_administrator_stays_his() {
         assert_eq!(api.get(CSRS, name).await.unwrap().at("status.conditions"), None, "{name}");
     }
     approve(&api, &third).await;
-}
-
-/// Why a request waits for an administrator.
-async fn waits_for(api: &Api, name: &str) -> String {
-    for _ in 0..1000 {
-        match api.get(CSRS, name).await.unwrap().annotation(WAITS) {
-            Some(why) => return why.to_owned(),
-            None => tokio::time::sleep(Duration::from_millis(10)).await,
-        }
-    }
-    panic!("{name} waits for nobody");
-}
-
-/// A certificate is good until it ends; without its Node it is not renewed.
-#[tokio::test(start_paused = true)]
-async fn a_node_that_has_left_gets_no_other_certificate() {
-    let dir = tempfile::tempdir().unwrap();
-    let api = open(Arc::new(Memory::new()), clock(), &dir).await;
-    let itself = || User::new("system:node:n", ["system:nodes", "system:authenticated"]);
-    let renew =
-        async || ask_by(&api, itself(), 1, rcgen::CertificateParams::default(), json!({"generateName": "csr-"})).await;
-    api.create("nodes", json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}})).await.unwrap();
-    assert!(is_signed(&api, &renew().await).await);
-    api.delete("nodes", "n", Options::default()).await.unwrap();
-    let left = renew().await;
-    let why = waits_for(&api, &left).await;
-    assert!(why.starts_with("there is no Node \"n\""), "{why}");
-    // The name is anybody's who joins, and what was left stays an administrator's.
-    assert!(is_signed(&api, &ask_for(&api, 1).await).await);
-    api.create("nodes", json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}})).await.unwrap();
-    api.patch(CSRS, &left, json!({"metadata": {"labels": {"looked": "again"}}})).await.unwrap();
-    assert!(is_signed(&api, &renew().await).await);
-    assert_eq!(api.get(CSRS, &left).await.unwrap().at("status.conditions"), None);
-}
-
-/// What was asked for by a token that is withdrawn, or is for other groups by now, is nobody's to sign without a word.
-#[tokio::test(start_paused = true)]
-async fn what_a_token_has_asked_for_is_not_signed_once_it_is_withdrawn() {
-    let dir = tempfile::tempdir().unwrap();
-    let api = open(Arc::new(Memory::new()), clock(), &dir).await;
-    let secret = async |verb: Verb, body| {
-        let asked = request(verb, "secrets", TOKEN, body, Options::default());
-        api.0.handle(Request { namespace: Some("kube-system".into()), ..asked }).await.unwrap()
-    };
-    secret(Verb::Delete, None).await;
-    let why = waits_for(&api, &ask_for(&api, 1).await).await;
-    assert!(why.starts_with("the bootstrap token that asked for it is gone"), "{why}");
 }

@@ -176,12 +176,6 @@ async fn names_of_nodes_to_come_are_taken_in_bounds() {
     let names = podwright::server::pki::Names::new("cluster.local", None, []);
     let pki = podwright::server::pki::Pki::open(dir.path(), &names, jiff::Timestamp::now()).unwrap();
     let api = Api::with(Config { authority: Some(pki.signer()), ..Config::default() }).await;
-    let token = json!({
-        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "bootstrap-token-abcdef", "namespace": "kube-system"},
-        "type": "bootstrap.kubernetes.io/token",
-        "stringData": {"token-id": "abcdef", "token-secret": "0123456789abcdef", "usage-bootstrap-authentication": "true"},
-    });
-    api.create("secrets", token).await.unwrap();
     let node_csr = |name: &str| csr("kubernetes.io/kube-apiserver-client-kubelet", &pem(name));
     let settled = async |name: &str| {
         loop {
