@@ -472,6 +472,7 @@ fn facts_of_nodes() {
           "pod_ranges": [
             "10.244.2.0/24"
           ],
+          "plugged": [],
           "cluster_ranges": [
             "10.244.1.0/24",
             "10.244.2.0/24",
