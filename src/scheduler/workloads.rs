@@ -148,14 +148,14 @@ mod tests {
             workloads.set_budget(&Key::new("a", format!("b{n}")), budget.as_ref());
         };
         for n in 0..64 {
-            set(&mut workloads, n, Some(255));
+            set(&mut workloads, n, Some(254));
         }
         assert!(!workloads.has_countless_budgets("a"));
-        set(&mut workloads, 64, Some(255));
+        set(&mut workloads, 64, Some(254));
         assert!(workloads.has_countless_budgets("a") && !workloads.has_countless_budgets("b"));
         set(&mut workloads, 0, Some(1));
         assert!(!workloads.has_countless_budgets("a"), "one was changed");
-        set(&mut workloads, 0, Some(255));
+        set(&mut workloads, 0, Some(254));
         set(&mut workloads, 1, None);
         assert!(!workloads.has_countless_budgets("a"), "one has gone");
         (0..65).for_each(|n| set(&mut workloads, n, None));

@@ -95,7 +95,7 @@ mod tests {
         });
         let text = page(&found, &[("friends".to_owned(), "Ingress".to_owned())]).to_string();
         let expected = "Pod:  a/web\nPolicies that select it:\n  friends  Ingress\nIngress of 10.1.0.1:\n  chain policies-1:\n    \
-                        jump policy-2\n    goto forbid\n  set group-3:  elements: 2\nEgress of 10.1.0.1:  everything passes\n";
+                        jump policy-2\n    goto forbid\n  set group-3:       elements: 2\nEgress of 10.1.0.1:  everything passes\n";
         assert_eq!(text, expected);
     }
 }

@@ -118,8 +118,13 @@ mod tests {
             ("apiregistration.k8s.io", "v1", 100, 100, true),
         ]));
         assert_eq!(mixed[..3], [" v1", "apiregistration.k8s.io v1", "high.example.com v1!"]);
-        let end = mixed.len() - 3;
-        let last = ["a.example.com v1!", "b.example.com v2alpha1!,v1!", "metrics.k8s.io v1!,v1beta1!"];
+        let end = mixed.len() - 4;
+        let last = [
+            "a.example.com v1!",
+            "b.example.com v2alpha1!,v1!",
+            "network.podwright.io v1",
+            "metrics.k8s.io v1!,v1beta1!",
+        ];
         assert_eq!(mixed[end..], last);
     }
 
