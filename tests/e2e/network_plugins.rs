@@ -99,15 +99,21 @@ fi
     }
 }
 
+fn pod(name: &str, ports: &str) -> String {
+    format!(
+        "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, labels: {{app: {name}}}}}, spec: {{
+          terminationGracePeriodSeconds: 0, containers: [{{name: c, image: 'localhost/busybox:1', ports: [{ports}],
+          command: [sh, -c, 'mkdir -p /www && echo {name} > /www/name && httpd -f -p 80 -h /www']}}]}}}}\n---\n"
+    )
+}
+
+/// The Pod `two`, with a port on its node.
+fn with_host_port() -> String {
+    pod("two", "{containerPort: 80, hostPort: 8088}")
+}
+
 fn pods() -> String {
-    let pod = |name: &str, ports: &str| {
-        format!(
-            "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, labels: {{app: {name}}}}}, spec: {{
-              terminationGracePeriodSeconds: 0, containers: [{{name: c, image: 'localhost/busybox:1', ports: [{ports}],
-              command: [sh, -c, 'mkdir -p /www && echo {name} > /www/name && httpd -f -p 80 -h /www']}}]}}}}\n---\n"
-        )
-    };
-    pod("one", "") + &pod("two", "{containerPort: 80, hostPort: 8088}")
+    pod("one", "") + &with_host_port()
 }
 
 fn ip(node: &TestNode, pod: &str) -> String {
@@ -222,8 +228,7 @@ fn a_chain_of_plugins_is_asked_as_the_specification_says() {
 
     // A plugin that fails: all take back, and the Pod says why.
     std::fs::write(networks.path("asked/fail-ADD"), "").unwrap();
-    node.apply(&pods());
-    node.ok(&["delete", "pod", "one"]);
+    node.apply(&with_host_port());
     let events = || node.ok(&["get", "events", "--field-selector", "involvedObject.name=two"]);
     eventually("the Pod says why", TIMEOUT, || contains(&events(), "no luck: with ADD (code 100)"));
     let (_, failed, ..) = networks.wait_call("DEL");
