@@ -105,6 +105,8 @@ struct Inner {
     /// Addresses whose connections are being forgotten, by removed owner.
     forgetting: Together<Vec<IpAddr>>,
     written_by_others: Notify,
+    /// Owners have given back their addresses.
+    released: Notify,
     /// Held while foreign rules are listed, by the listing task: a caller that stops waiting does not release it.
     listing: Arc<tokio::sync::Mutex<()>>,
 }
@@ -186,6 +188,7 @@ impl Network {
             detaching: Together::default(),
             forgetting: Together::default(),
             written_by_others: Notify::new(),
+            released: Notify::new(),
             listing: Arc::default(),
         })))
     }
@@ -344,6 +347,7 @@ impl Network {
                 let stay = ipam.owners().map(|(owner, _)| owner.to_owned()).filter(|owner| !is_free(owner)).collect();
                 removed.extend(ipam.retain(&stay)?);
             }
+            inner.released.notify_one();
             // An owner with remains keeps its addresses until a retry.
             first(failed)?;
             untaken.map_or_else(|| Ok(removed.into_iter().collect()), |error| Err(error.into()))
@@ -496,6 +500,11 @@ impl Network {
         self.0.written_by_others.notified().await;
     }
 
+    /// Waits until owners may have given back addresses since the last call.
+    pub async fn released(&self) {
+        self.0.released.notified().await;
+    }
+
     /// Checks once whether the conntrack table is filling up, and takes entries from Pods above their share; `None` if there is
     /// nothing to do.
     pub async fn keep_shares(&self) -> Result<Option<Relief>> {
@@ -595,7 +604,9 @@ impl Inner {
         if !addresses.is_empty() {
             self.forgetting.run(addresses, |all| first(self.forget(all.iter().flatten())?))?;
         }
-        lock(&self.ipam).release(owner)
+        lock(&self.ipam).release(owner)?;
+        self.released.notify_one();
+        Ok(())
     }
 
     /// Deletes the tracked connections of these addresses, except the node's own; returns the families where some may be left.

@@ -221,6 +221,7 @@ impl PolicySync {
         tokio::select! {
             Some(asked) = questions.recv() => self.note(asked),
             () = self.events.next(&mut self.policies) => {}
+            () = self.network.released(), if !self.policies.is_empty() => {}
             () = turn => {}
             () = due => {
                 self.due = None;
