@@ -1,13 +1,16 @@
 //! `explain`: documents a kind's fields, from the server's OpenAPI documents.
 //!
-//! Upstream: `kubectl explain`, with the same output, including its line breaks and omissions.
+//! Upstream: `kubectl explain`, with the same output, including its line breaks and omissions. With `--linux`: what the field becomes in
+//! the kernel.
 
 use std::process::ExitCode;
 
 use serde_json::Value;
 
-use super::{Outcome, Session, error::Failure, known, target};
-use podwright_api::Kind;
+use super::{Outcome, Session, error::Failure, inspect, known, pods, target};
+use podwright_api::{Kind, rpc::InspectOptions};
+
+mod linux;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -20,6 +23,15 @@ pub struct Args {
     /// Use this API version of the resource, as apps/v1
     #[arg(long, value_name = "GROUP/VERSION")]
     api_version: Option<String>,
+    /// Explain which part of the Linux kernel a field of a Pod's spec becomes
+    #[arg(long)]
+    linux: bool,
+    /// With --linux: show its value for this Pod
+    #[arg(long, value_name = "NAME", requires = "linux")]
+    pod: Option<String>,
+    /// With --pod: the container; by default the first
+    #[arg(long, short = 'c', value_name = "NAME", requires = "pod")]
+    container: Option<String>,
 }
 
 pub async fn run(args: Args, session: &Session) -> Outcome {
@@ -34,8 +46,55 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     let path = if version.contains('/') { "apis" } else { "api" };
     let document = session.client.raw(&format!("/openapi/v3/{path}/{version}")).await?;
     let document: Value = serde_json::from_slice(&document).map_err(anyhow::Error::from)?;
-    out!("{}", page(&document, kind, &fields, args.recursive).map_err(Failure::usage)?);
+    match args.linux {
+        true => out!("{}", in_linux(&args, session, &document, kind, &fields).await?),
+        false => out!("{}", page(&document, kind, &fields, args.recursive).map_err(Failure::usage)?),
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What a field becomes in the kernel, and what it is for a Pod.
+async fn in_linux(
+    args: &Args,
+    session: &Session,
+    document: &Value,
+    kind: &Kind,
+    fields: &[&str],
+) -> Result<String, Failure> {
+    let Some(below) = below_spec(kind, fields) else {
+        // One that does not exist says so.
+        page(document, kind, fields, false).map_err(Failure::usage)?;
+        let why = "only what a Pod's spec asks for becomes something of the kernel's: try pod.spec, or its template in other kinds";
+        return Err(Failure::usage(why));
+    };
+    let found = linux::find(below);
+    // Amounts have names of their own, which no document lists.
+    let is_amount = below.len() > 1 && ["limits", "requests"].contains(&below[below.len() - 2]);
+    if !is_amount && found.as_ref().is_none_or(|found| found.is_part(below)) {
+        page(document, kind, fields, false).map_err(Failure::usage)?;
+    }
+    let found = found.ok_or_else(|| Failure::usage(format!("field \"{}\" has no row", below.join("."))))?;
+    let field = [&["spec"], below].concat().join(".");
+    let Some(name) = &args.pod else { return Ok(linux::page(&field, &found, None)) };
+    let pod = pods::one(session, name).await?;
+    let view = inspect::view(session, &pod, &InspectOptions::default()).await?;
+    let mut containers = view["containers"].as_array().into_iter().flatten().filter_map(|of| of["name"].as_str());
+    let container = match &args.container {
+        None => containers.next().unwrap_or_default(),
+        Some(name) => containers
+            .find(|of| of == name)
+            .ok_or_else(|| Failure::usage(format!("container {name} is not there in pod {}", pod.name())))?,
+    };
+    Ok(linux::page(&field, &found, Some((&view, pod.name(), container))))
+}
+
+/// The path below the spec of a Pod, or of a Pod's template.
+fn below_spec<'a, 'b>(kind: &Kind, fields: &'a [&'b str]) -> Option<&'a [&'b str]> {
+    if kind.kind == "Pod" {
+        return fields.strip_prefix(&["spec"]).or(fields.is_empty().then_some(fields));
+    }
+    let at = fields.windows(2).position(|words| words == ["template", "spec"])?;
+    Some(&fields[at + 2..])
 }
 
 /// The kind, with the longest possible name (`deployments.apps`), and the following fields.

@@ -37,13 +37,18 @@ pub async fn pod(session: &Session, words: &[String]) -> Result<Object, Failure>
     }
 }
 
+/// The Linux view of a Pod.
+pub async fn view(session: &Session, pod: &Object, options: &InspectOptions) -> Result<Value, Failure> {
+    let frames = stream::open(session, exec::request(session, pod, "inspect", options)?).await?;
+    let bytes = stream::collect(frames).await?;
+    Ok(serde_json::from_slice(&bytes).map_err(anyhow::Error::from)?)
+}
+
 pub async fn run(args: Args, session: &Session) -> Outcome {
     let of_policies = policy::pod_of(&args.names);
     let pod = pod(session, of_policies.as_deref().unwrap_or(&args.names)).await?;
     let options = InspectOptions { policies: of_policies.is_some() };
-    let frames = stream::open(session, exec::request(session, &pod, "inspect", &options)?).await?;
-    let bytes = stream::collect(frames).await?;
-    let found: Value = serde_json::from_slice(&bytes).map_err(anyhow::Error::from)?;
+    let found = view(session, &pod, &options).await?;
     if options.policies && !found["judged"].is_array() {
         return Err(Failure::usage("the Pod's node, or the server, is too old to tell of its policies"));
     }

@@ -163,6 +163,24 @@ spec:
     - {name: cache, mountPath: /part, subPath: part}
 ";
 
+/// What fields of the Pod `web` become in the kernel is explained, with what the kernel has.
+fn explained(node: &TestNode) {
+    let linux = |field: &str| node.ok(&["explain", field, "--linux", "--pod", "web"]);
+    let found: Value = serde_json::from_str(&node.ok(&["inspect", "pod", "web", "-o", "json"])).unwrap();
+    let network = found["sandbox"]["pause"]["namespaces"]["net"].to_string();
+    contains(&linux("pod.spec.hostNetwork"), &format!("LIVE:   {network} (pod/web)")).unwrap();
+    let cgroup = found["containers"][0]["cgroup"]["path"].as_str().unwrap();
+    contains(&linux("pods.spec.containers.name"), cgroup).unwrap();
+    contains(&linux("deployment.spec.template.spec.containers.securityContext.capabilities"), "00000000a80425fb")
+        .unwrap();
+    let refused =
+        |arguments: &[&str], why: &str| contains(&node.run(&[&["explain"], arguments].concat()).err, why).unwrap();
+    refused(&["pod.spec.nonsense", "--linux"], "field \"nonsense\" does not exist");
+    refused(&["pod.spec.affinity.nonsense", "--linux"], "field \"nonsense\" does not exist");
+    refused(&["service.spec.ports", "--linux"], "only what a Pod's spec asks for");
+    refused(&["pod.spec.hostPID", "--linux", "--pod", "web", "-c", "none"], "container none");
+}
+
 /// What carries a Service's traffic to the Pod `web` is shown: by `inspect` as in the kernel, with the name of the Service's port;
 /// by `trace` as the transactions that added and removed it.
 fn serves(node: &TestNode) {
@@ -182,6 +200,7 @@ fn serves(node: &TestNode) {
         .map(|map| [names(map, "default/front:http"), names(map, "default/front:more")]);
     assert_eq!(counts, [[1, 1]; 3], "{elements:#?}");
     assert_eq!(elements.iter().filter(|e| e["set"] == "own").count(), 1, "{elements:#?}");
+    explained(node);
     let text = node.ok(&["inspect", "pod", "web"]);
     let line = |part: &str| text.lines().find(|l| l.contains(part)).unwrap_or_else(|| panic!("no {part} in\n{text}"));
     for (part, also) in
