@@ -1,5 +1,5 @@
 //! Constraints across several objects: no two Nodes share an address, and what a node or the holder of a bootstrap token may create
-//! there is bounded.
+//! there is bounded, as is what a namespace's objects take in memory.
 //!
 //! The cache may lag behind a write in flight, and two concurrent writes would not see each other. So such writes are checked once
 //! more under mutual exclusion: one at a time within this server, and by a key that all of them write, at the revision it had
@@ -10,7 +10,7 @@ use serde::de::IgnoredAny;
 
 use super::{Charge, is_on, node_restriction, operation::Operation, review::Review};
 use crate::authorize::{attributes::MASTERS, node::node_of};
-use crate::{allocate, store_error};
+use crate::{allocate, burdens, store_error};
 use podwright_api::pod_references::MIRROR;
 use podwright_api::quantity::Quantity;
 use podwright_api::{Object, Status, kinds};
@@ -26,6 +26,7 @@ pub(super) struct Rule {
 static RULES: &[Rule] = &[
     Rule { name: "node-addresses", concerns: says_who_it_is, check: node_restriction::validate },
     Rule { name: "mirror-pods", concerns: is_mirror, check: mirrors },
+    Rule { name: "burdens", concerns: burdens::concerns, check: burdens::check },
     Rule { name: "signing-requests", concerns: asks_for_certificate, check: signing_requests },
 ];
 

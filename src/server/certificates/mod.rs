@@ -220,9 +220,9 @@ impl Server {
         }
         match self.lapse(asked).await? {
             None => {}
-            Some(Lapse::NoRight(_)) => return Ok(()),
+            Some(Lapse::NotAllowed(_)) => return Ok(()),
             // The node asks again, once its Node is there.
-            Some(lapse @ Lapse::NoNode(_)) => {
+            Some(lapse @ Lapse::NodeNotFound(_)) => {
                 return self.condition(csr, "approval", "Denied", lapse.reason(), &lapse.to_string()).await;
             }
             // For good: a token that is made later with the same id is another.

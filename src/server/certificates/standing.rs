@@ -19,23 +19,23 @@ pub(super) const AUTOMATIC: &str = "AutoApproved";
 pub(super) enum Lapse {
     /// Nobody has given it the right: somebody else may approve the request.
     #[error("{0:?} may not have such certificates by itself")]
-    NoRight(String),
+    NotAllowed(String),
     #[error("there is no Node {0:?}: its certificate is renewed while there is")]
-    NoNode(String),
+    NodeNotFound(String),
     #[error("the bootstrap token {0:?} is withdrawn, has expired, or does not give these groups")]
-    NoToken(String),
+    TokenNotFound(String),
     #[error("there is no ServiceAccount of {0:?}")]
-    NoAccount(String),
+    ServiceAccountNotFound(String),
 }
 
 impl Lapse {
     /// The reason in a condition.
     pub fn reason(&self) -> &'static str {
         match self {
-            Lapse::NoRight(_) => "NotAuthorized",
-            Lapse::NoNode(_) => "NodeNotFound",
-            Lapse::NoToken(_) => "TokenNotFound",
-            Lapse::NoAccount(_) => "ServiceAccountNotFound",
+            Lapse::NotAllowed(_) => "NotAuthorized",
+            Lapse::NodeNotFound(_) => "NodeNotFound",
+            Lapse::TokenNotFound(_) => "TokenNotFound",
+            Lapse::ServiceAccountNotFound(_) => "ServiceAccountNotFound",
         }
     }
 }
@@ -47,8 +47,8 @@ pub(super) fn is_renewal(asked: &Asked) -> bool {
 
 /// Whether it was approved by the loop here, and by nobody else.
 pub(super) fn is_automatic(csr: &Object) -> bool {
-    let approvals = super::conditions(csr).filter(|condition| condition["type"] == "Approved");
-    approvals.into_iter().all(|approval| approval["reason"] == AUTOMATIC)
+    let mut approvals = super::conditions(csr).filter(|condition| condition["type"] == "Approved");
+    approvals.all(|approval| approval["reason"] == AUTOMATIC)
 }
 
 impl Server {
@@ -61,20 +61,22 @@ impl Server {
             ..Attributes::new(requestor, "create", super::GROUP, "certificatesigningrequests")
         };
         if self.decide(&may).await? != Decision::Allow {
-            return Ok(Some(Lapse::NoRight(requestor.name.clone())));
+            return Ok(Some(Lapse::NotAllowed(requestor.name.clone())));
         }
         self.cache.fresh().await?;
         let node = asked.node().unwrap_or("");
         if is_renewal(asked) && !self.has_node(node) {
-            return Ok(Some(Lapse::NoNode(node.to_owned())));
+            return Ok(Some(Lapse::NodeNotFound(node.to_owned())));
         }
         if let Some(id) = requestor.name.strip_prefix(bootstrap_token::USER) {
             let holder = self.bootstrap_holder(id).await?;
-            return Ok((!holder.is_some_and(|holder| gives(&holder, requestor))).then(|| Lapse::NoToken(id.to_owned())));
+            return Ok(
+                (!holder.is_some_and(|holder| gives(&holder, requestor))).then(|| Lapse::TokenNotFound(id.to_owned()))
+            );
         }
         if let Some(account) = requestor.name.strip_prefix(ACCOUNT) {
             let gone = !self.has_account(account, &requestor.uid);
-            return Ok(gone.then(|| Lapse::NoAccount(requestor.name.clone())));
+            return Ok(gone.then(|| Lapse::ServiceAccountNotFound(requestor.name.clone())));
         }
         Ok(None)
     }

@@ -4,6 +4,7 @@ mod admission;
 mod apply;
 mod audit;
 mod behind;
+mod burdens;
 mod certificates;
 mod cron_jobs;
 mod custom;
