@@ -2,13 +2,9 @@
 //!
 //! Most take some times the bytes that are stored. What of one exceeds that by far (`podwright_api::schema::burden`: thousands of empty
 //! volumes, variables, containers) is charged to its namespace, and refused once the namespace has its share: as a quota does, where it
-//! can be told to whoever writes it. What is stored already stays as it is, and may shrink.
+//! can be told to whoever writes it (`admission/burdens.rs`). What is stored already stays as it is, and may shrink.
 
 use std::collections::HashMap;
-
-use super::admission::{Operation, Review};
-use podwright_api::schema::burden;
-use podwright_api::{Object, Status};
 
 /// What all namespaces have together, and one at least, whatever the others have: otherwise half of what these leave.
 const MOST: usize = 512 << 20;
@@ -35,55 +31,20 @@ impl Burdens {
         self.all = self.all + new - old;
     }
 
-    fn of(&self, namespace: &str) -> usize {
+    /// What a namespace is charged.
+    pub fn of(&self, namespace: &str) -> usize {
         self.by_namespace.get(namespace).copied().unwrap_or(0)
+    }
+
+    /// What all are charged.
+    pub fn all(&self) -> usize {
+        self.all
     }
 }
 
 /// How much a namespace may have, beside others that have so much.
-fn share(others: usize) -> usize {
+pub(super) fn share(others: usize) -> usize {
     (MOST.saturating_sub(others) / 2).max(LEAST)
-}
-
-/// How much more an object is charged than before. What its controllers and its node say of it is not its author's to bound.
-fn grows(review: &Review<'_>, object: &Object) -> Option<usize> {
-    let is_write =
-        matches!(review.operation, Operation::Create | Operation::Update) && review.subresource() != "status";
-    if !is_write || !burden::is_kept(review.call.kind) {
-        return None;
-    }
-    let new = burden::of(review.call.kind, object);
-    let old = review.old.filter(|_| new > 0).map_or(0, |old| burden::of(review.call.kind, old));
-    new.checked_sub(old).filter(|more| *more > 0)
-}
-
-/// Whether a write is charged.
-pub(super) fn concerns(review: &Review<'_>, object: &Object) -> bool {
-    grows(review, object).is_some()
-}
-
-/// Refuses what the object's namespace has no room for.
-pub(super) fn check(review: &Review<'_>, object: &Object) -> Result<(), Status> {
-    let Some(more) = grows(review, object) else { return Ok(()) };
-    let (mut own, mut all) = (0, 0);
-    for kind in burden::kinds() {
-        let resource = review.server.cache.resource(kind);
-        let state = resource.read();
-        own += state.burdens.of(review.namespace());
-        all += state.burdens.all;
-    }
-    let most = share(all - own);
-    if own + more <= most {
-        return Ok(());
-    }
-    Err(review.forbidden(
-        object,
-        format!(
-            "it would take {more} bytes of memory beyond what is usual for its size, as its lists of volumes, containers, variables \
-             and the like have very many small items; the objects of namespace {:?} take {own} bytes beyond that, and may take {most}",
-            review.namespace()
-        ),
-    ))
 }
 
 #[cfg(test)]

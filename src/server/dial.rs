@@ -16,7 +16,7 @@ use podwright_api::validation::names::plain_ip;
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Why the server connects, and so who chose the destination.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// The proxy to Pods, Services and nodes: users and nodes write their addresses.
     Proxy,
@@ -51,6 +51,19 @@ const PERMITTED: &[(Purpose, &[Class])] = &[
     (Purpose::Issuer, &[Class::Loopback]),
 ];
 
+impl Purpose {
+    /// Whose names are looked up.
+    fn word(self) -> &'static str {
+        match self {
+            Purpose::Proxy => "proxy",
+            Purpose::WebhookService => "webhook service",
+            Purpose::Extension => "extension",
+            Purpose::WebhookUrl => "webhook",
+            Purpose::Issuer => "issuer",
+        }
+    }
+}
+
 impl Class {
     fn of(ip: IpAddr) -> Option<Class> {
         let (link_local, broadcast) = match plain_ip(ip) {
@@ -83,7 +96,7 @@ pub(super) fn permitted(purpose: Purpose, ip: IpAddr) -> anyhow::Result<()> {
 /// Connects from the server's own network to a host, at the first permitted address that answers.
 pub(super) async fn connect(purpose: Purpose, host: &str, port: u16) -> anyhow::Result<TcpStream> {
     let connecting = async {
-        let found = lookups::addresses(purpose, host).await?;
+        let found = lookups::addresses(purpose.word(), host).await?;
         let mut refused = None;
         for ip in found.iter().copied() {
             match permitted(purpose, ip) {

@@ -15,8 +15,6 @@ use anyhow::{anyhow, ensure};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 
-use super::dial::Purpose;
-
 /// How long anybody waits for addresses, and holds what he has been given for his request meanwhile.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// How many names are looked up at once for one purpose.
@@ -24,7 +22,8 @@ const MOST: usize = 16;
 
 type Found = Result<Arc<[IpAddr]>, Arc<io::Error>>;
 type Resolve = fn(String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>>;
-type Key = (Purpose, String);
+/// Whose the lookup is, and the name.
+type Key = (&'static str, String);
 
 /// The process's lookups: it has one resolver.
 static LOOKUPS: LazyLock<Arc<Lookups>> = LazyLock::new(|| Lookups::with(resolve));
@@ -36,7 +35,7 @@ struct Lookups {
 }
 
 /// The addresses of a host: itself, if it is an address.
-pub(super) async fn addresses(purpose: Purpose, host: &str) -> anyhow::Result<Arc<[IpAddr]>> {
+pub(super) async fn addresses(purpose: &'static str, host: &str) -> anyhow::Result<Arc<[IpAddr]>> {
     match host.parse() {
         Ok(ip) => Ok([ip].into()),
         Err(_) => LOOKUPS.ask(purpose, host).await,
@@ -54,7 +53,7 @@ impl Lookups {
         Arc::new(Lookups { resolve, under_way: Mutex::default() })
     }
 
-    async fn ask(self: &Arc<Lookups>, purpose: Purpose, host: &str) -> anyhow::Result<Arc<[IpAddr]>> {
+    async fn ask(self: &Arc<Lookups>, purpose: &'static str, host: &str) -> anyhow::Result<Arc<[IpAddr]>> {
         let asked = self.begin((purpose, host.to_owned()))?;
         let found = tokio::time::timeout(TIMEOUT, asked).await;
         found.map_err(|_| anyhow!("lookup {host}: i/o timeout"))?.map_err(|why| anyhow!("{why}"))
@@ -114,17 +113,17 @@ mod tests {
         let ask = async |purpose, host: String| lookups.ask(purpose, &host).await.map_err(|why| format!("{why:#}"));
         let begin = tokio::time::Instant::now();
         // A thousand who want the same wait for one lookup, and not for long.
-        let waiting = join_all((0..1000).map(|_| ask(Purpose::Extension, "evil-0".into()))).await;
+        let waiting = join_all((0..1000).map(|_| ask("extension", "evil-0".into()))).await;
         assert!(waiting.iter().all(|why| *why == Err("lookup evil-0: i/o timeout".into())));
         assert_eq!((begin.elapsed(), ASKED.load(Ordering::Relaxed)), (TIMEOUT, 1));
         // Those that were given up are under way still.
-        join_all((1..100).map(|n| ask(Purpose::Extension, format!("evil-{n}")))).await;
+        join_all((1..100).map(|n| ask("extension", format!("evil-{n}")))).await;
         assert_eq!(ASKED.load(Ordering::Relaxed), MOST);
-        let refused = ask(Purpose::Extension, "good".into()).await.unwrap_err();
+        let refused = ask("extension", "good".into()).await.unwrap_err();
         assert_eq!(refused, "lookup good: too many other names are looked up");
-        assert_eq!(ask(Purpose::WebhookUrl, "good".into()).await.unwrap()[..], [IpAddr::V4(Ipv4Addr::LOCALHOST)]);
-        assert_eq!(ask(Purpose::WebhookUrl, "bad".into()).await, Err("no such host".into()));
-        let left = lookups.lock().keys().filter(|(purpose, _)| *purpose == Purpose::WebhookUrl).count();
+        assert_eq!(ask("url", "good".into()).await.unwrap()[..], [IpAddr::V4(Ipv4Addr::LOCALHOST)]);
+        assert_eq!(ask("url", "bad".into()).await, Err("no such host".into()));
+        let left = lookups.lock().keys().filter(|(purpose, _)| *purpose == "url").count();
         assert_eq!(left, 0, "what has ended counts no more");
     }
 }

@@ -311,6 +311,8 @@ mod tests {
         });
         let volume = json!({"name": "config-volume", "configMap": {"name": "some-config", "defaultMode": 420}});
         for (shape, spec, is_burden) in [
+            // Just after a list has doubled.
+            ("half as many volumes", json!({"volumes": many(513, json!({"name": "a", "emptyDir": {}}))}), true),
             ("volumes", json!({"volumes": many(1024, json!({"name": "a", "emptyDir": {}}))}), true),
             ("containers", json!({"containers": many(512, container.clone())}), true),
             ("variables", json!({"containers": [{"name": "c", "env": many(4096, json!({"name": "A"}))}]}), true),

@@ -8,9 +8,9 @@
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::{Charge, is_on, node_restriction, operation::Operation, review::Review};
+use super::{Charge, burdens, is_on, node_restriction, operation::Operation, review::Review};
 use crate::authorize::{attributes::MASTERS, node::node_of};
-use crate::{allocate, burdens, store_error};
+use crate::{allocate, store_error};
 use podwright_api::pod_references::MIRROR;
 use podwright_api::quantity::Quantity;
 use podwright_api::{Object, Status, kinds};
@@ -81,6 +81,8 @@ fn mirrors(review: &Review<'_>, pod: &Object) -> Result<(), Status> {
     let room = own.and_then(|own| Quantity::from_json(&own.0["status"]["capacity"]["pods"]));
     let room = room.map_or(PODS, |room| u64::try_from(room.value()).unwrap_or(0));
     let most = most(room);
+    // The rule that is asked is this one alone.
+    burdens::check(review, pod)?;
     let items = review.items("pods", None);
     let of_node = items.iter().filter(|item| item.field(kind, "spec.nodeName") == node);
     // Decodes only Pods that may be mirrors.

@@ -167,7 +167,8 @@ fn others_addresses_are_nobodys_to_have() {
         |name, held: &[&str]| service(name, 1, held, json!({"spec": {"loadBalancerClass": "podwright/load-balancer"}}));
     check(POOL, &[foreign, ours("b", &[])], &["-", "192.0.2.10"]);
     // One that has become another's gives back what it was given here, which is the next one's once its status shows that.
-    let said = json!([{"type": "podwright/LoadBalancerAllocated", "status": "True", "reason": "IPAllocated"}]);
+    let said = json!([{"type": "podwright/LoadBalancerAllocated", "status": "True", "reason": "IPAllocated",
+        "message": "Assigned", "lastTransitionTime": at(0).to_string()}]);
     let left = json!({"spec": {"loadBalancerClass": "example.com/lb"}, "status": {"conditions": said}});
     let left = |held: &[&str]| service("a", 0, held, left.clone());
     let wishes = || service("b", 1, &[], json!({"spec": {"loadBalancerIP": "192.0.2.9"}}));
@@ -306,7 +307,8 @@ fn without_a_pool_the_ready_nodes_addresses_serve() {
     check(&[service("a", 0, &[], json!({"spec": {"externalTrafficPolicy": "Local"}}))], &["198.51.100.2"]);
     check(&[service("a", 0, &["192.168.50.9"], json!({"spec": {"type": "ClusterIP"}}))], &[""]);
     check(&[service("a", 0, &[], json!({"spec": {"loadBalancerClass": "example.com/lb"}}))], &["-"]);
-    let said = json!([{"type": "podwright/LoadBalancerAllocated", "status": "True", "reason": "NodeAddresses"}]);
+    let said = json!([{"type": "podwright/LoadBalancerAllocated", "status": "True", "reason": "NodeAddresses",
+        "message": "Assigned", "lastTransitionTime": at(0).to_string()}]);
     let left = json!({"spec": {"loadBalancerClass": "example.com/lb"}, "status": {"conditions": said}});
     check(&[service("a", 0, &["192.168.50.1"], left)], &[""]);
     // Who has the ports keeps them.

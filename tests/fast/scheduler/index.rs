@@ -232,7 +232,8 @@ fn named(n: usize) -> Arc<PodInfo> {
 /// as any other.
 #[test]
 fn labels_that_no_node_has_cost_nothing() {
-    let labels = |labels: Value| json!({ "metadata": { "labels": labels } });
+    let labels =
+        |labels: Value| json!({ "metadata": { "labels": labels }, "status": { "allocatable": { "pods": "2000" } } });
     let mut cluster = super::cluster([node("n1", labels(json!({}))), node("n2", labels(json!({})))]);
     let profile = Profile::default();
     for n in 0..100 {
@@ -275,6 +276,7 @@ fn labels_that_pods_name_do_not_pile_up() {
     // What is no longer kept is still known.
     cluster.set_node(big("n1", json!({ "key-0": "x", "key-999": "x" })));
     cluster.set_node(big("n2", json!({ "key-0": "x", "key-999": "y" })));
+    cluster.remove_node("n0");
     let unwelcome = |name: &str| format!("{name}: node(s) didn't match pod anti-affinity rules");
     assert_eq!(verdicts(&named(0), &mut cluster, &profile), [unwelcome("n1"), unwelcome("n2")]);
     let told = verdicts(&named(999), &mut cluster, &profile);
