@@ -24,6 +24,8 @@ pub const SECRET: &str = "token-secret";
 pub const DESCRIPTION: &str = "description";
 pub const EXPIRATION: &str = "expiration";
 pub const GROUPS: &str = "auth-extra-groups";
+/// Who shows a token is the user of this and its id.
+pub const USER: &str = "system:bootstrap:";
 /// What a token may be used for: keys of the data are this and the usage, with the value `true`.
 pub const USAGE: &str = "usage-bootstrap-";
 pub const USAGES: [&str; 2] = ["signing", "authentication"];

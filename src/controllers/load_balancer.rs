@@ -29,6 +29,7 @@ use super::{
 pub use allocate::{Outcome, Reserved, allocate};
 pub use nodes::{Place, assign, places};
 use podwright_client::{Informers, Key, reference};
+use request::condition;
 pub use request::{Request, Sharing, is_balanced, is_ours, request};
 
 /// Why a Service has no address, or not all that it wants: an event's reason, and the condition's.
@@ -198,12 +199,6 @@ fn ingress(address: &IpAddr) -> LoadBalancerIngress {
         ip_mode: Some(VIP.to_owned()),
         ..LoadBalancerIngress::default()
     }
-}
-
-/// What this controller has said of a Service.
-fn condition(service: &Service) -> Option<&Condition> {
-    let conditions = service.status.as_ref()?.conditions.as_deref()?;
-    conditions.iter().find(|condition| condition.type_ == CONDITION)
 }
 
 /// What is to be said of a Service; `None`: it has nothing, and wants nothing.

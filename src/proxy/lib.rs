@@ -29,6 +29,7 @@ mod network_state;
 mod notices;
 mod objects;
 mod owner;
+mod pace;
 mod policy;
 mod relay;
 mod shares;

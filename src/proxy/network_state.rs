@@ -8,12 +8,14 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use podwright_client::Key;
 use podwright_net::state::{Changes, NetworkState, Wanted, Zone};
+use tokio::time::Instant;
 
 use super::compile::seniority;
 use super::external::{OccupiedAddresses, Told, names_addresses, unserved_addresses};
 use super::notices::{MOST, Notice};
 use super::objects::{Dirty, Objects};
 use super::owner::Owner;
+use super::pace::Reports;
 use super::shares::{Shares, weight, weight_of_host_ports};
 use super::{
     NodeContext, ProxyConfig, compile, facts, host_ports, loopback_ports, names, node_addresses, servers, unserved,
@@ -33,6 +35,9 @@ pub struct Compiler {
     /// Something else maps host ports to Pods.
     leaves_host_ports: bool,
     state: NetworkState,
+    reports: Reports,
+    /// When what other nodes report may count otherwise than now.
+    due: Option<Instant>,
 }
 
 impl Compiler {
@@ -47,6 +52,8 @@ impl Compiler {
             occupied: OccupiedAddresses::default(),
             leaves_host_ports: false,
             state: NetworkState::default(),
+            reports: Reports::default(),
+            due: None,
         }
     }
 
@@ -55,16 +62,22 @@ impl Compiler {
         std::mem::replace(&mut self.leaves_host_ports, leaves) != leaves
     }
 
+    /// When there is something to compile though nothing changes.
+    pub fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
     /// Compiles what has changed; returns the network's changes and the notices to send.
-    pub fn update(&mut self, objects: &impl Objects, mut dirty: Dirty) -> (Changes, Vec<Notice>) {
+    pub fn update(&mut self, objects: &impl Objects, mut dirty: Dirty, now: Instant) -> (Changes, Vec<Notice>) {
         let mut changes = Changes::default();
+        dirty.nodes |= self.due.is_some_and(|due| due <= now);
         // 1. The node: in another zone, other endpoints may be meant for it, and its addresses may be those of Services.
         if dirty.nodes && self.moved(objects) {
             dirty.services.extend(objects.services().iter().map(|service| Key::of(&**service)));
         }
         // 2. Its peers.
         if dirty.nodes || dirty.services.contains(&api()) {
-            self.learn(objects, &mut changes);
+            self.learn(objects, &mut changes, now);
         }
         // 3. Which owners have room.
         let mut notices = self.weigh(objects, &mut dirty);
@@ -99,9 +112,11 @@ impl Compiler {
     }
 
     /// Changed facts may permit other addresses.
-    fn learn(&mut self, objects: &impl Objects, changes: &mut Changes) {
+    fn learn(&mut self, objects: &impl Objects, changes: &mut Changes, now: Instant) {
         let config = &self.config;
-        let mut facts = facts(&objects.nodes(), &config.node, &self.addresses, &config.service_ranges, &config.dns);
+        let (nodes, due) = self.reports.counting(objects.nodes(), &config.node, now);
+        self.due = due;
+        let mut facts = facts(&nodes, &config.node, &self.addresses, &config.service_ranges, &config.dns);
         facts.servers = servers(&objects.slices(&api()), &config.servers);
         let reverse = [facts.all_pods(), config.service_ranges.clone()].concat();
         let zone = Zone { domain: config.domain.clone(), reverse, servers: config.dns.clone() };

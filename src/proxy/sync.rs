@@ -147,7 +147,8 @@ impl Sync {
             if self.compiler.leave_host_ports(self.network.plugins_map_ports()) {
                 dirty.pods.extend(self.sources.pods.list().iter().map(|pod| Key::of(&**pod)));
             }
-            let (mut changes, mut notices) = self.compiler.update(&self.sources, std::mem::take(&mut dirty));
+            let (mut changes, mut notices) =
+                self.compiler.update(&self.sources, std::mem::take(&mut dirty), Instant::now());
             let (nodes, pods) = (self.sources.nodes.list(), self.sources.pods.list());
             notices.extend(self.health_checks.update(&self.sources, services, &self.node).await);
             notices.extend(self.policies.update(&nodes, &pods, &mut questions, &mut changes.policies));
@@ -179,6 +180,7 @@ impl Sync {
             tokio::select! {
                 more = events.next(dirty) => return more,
                 () = self.policies.next(questions) => return true,
+                () = until(self.compiler.due()) => return true,
                 () = self.drivers.due() => {}
                 Ok(()) = self.announced.changed() => {
                     self.tell_of_announced();
@@ -215,6 +217,13 @@ impl Sync {
                 self.recorder.warning(about, reason, message);
             }
         }
+    }
+}
+
+async fn until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
     }
 }
 

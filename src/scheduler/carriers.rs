@@ -56,6 +56,11 @@ pub struct Carriers {
 }
 
 impl Carriers {
+    /// Whether any Pod carries it.
+    pub fn has(&self, carried: &Carried) -> bool {
+        self.numbers.contains_key(carried)
+    }
+
     /// One more Pod on a node carries it.
     pub fn came(&mut self, carried: &Arc<Carried>, slot: usize) {
         let number = self.numbers.get(carried).copied().unwrap_or_else(|| self.number(carried));
@@ -81,12 +86,7 @@ impl Carriers {
     pub fn left(&mut self, carried: &Carried, slot: usize) {
         let Some(&number) = self.numbers.get(carried) else { return };
         let Some((_, slots)) = self.terms.get_mut(&number) else { return };
-        if let Some(count) = slots.get_mut(&slot) {
-            *count -= 1;
-            if *count == 0 {
-                slots.remove(&slot);
-            }
-        }
+        one_less(slots, slot);
         if slots.is_empty() {
             self.terms.remove(&number);
             self.numbers.remove(carried);
@@ -195,6 +195,16 @@ impl Carriers {
         found.sort_unstable();
         found.dedup();
         found
+    }
+}
+
+/// One Pod less in a slot.
+pub fn one_less(slots: &mut Slots, slot: usize) {
+    if let Some(count) = slots.get_mut(&slot) {
+        *count -= 1;
+        if *count == 0 {
+            slots.remove(&slot);
+        }
     }
 }
 

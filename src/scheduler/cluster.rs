@@ -61,7 +61,7 @@ impl Cluster {
             if zone(&old.node) != zone(&node) {
                 self.order = None;
             }
-            self.put_node(NodeInfo::new(slot, node, old.load));
+            self.put_node(NodeInfo::new(slot, node, old.load), Some(&old.node));
             return;
         }
         let load = self.elsewhere.remove(&name).unwrap_or_default();
@@ -75,15 +75,18 @@ impl Cluster {
             self.index.came(slot, pod, &self.namespaces);
         }
         let terms: Vec<String> = load.pods().flat_map(|pod| term_keys(pod)).collect();
-        self.put_node(NodeInfo::new(slot, node, load));
+        self.put_node(NodeInfo::new(slot, node, load), None);
         terms.iter().for_each(|key| self.prepare_topology(key));
     }
 
-    fn put_node(&mut self, node: NodeInfo) {
+    /// `old`: what the node was before.
+    fn put_node(&mut self, node: NodeInfo, old: Option<&Node>) {
         self.index.node_labels(node.slot, |key| node.label(key));
+        let first = self.index.labels_changed(old.into_iter().flat_map(label_keys), label_keys(&node.node));
         self.count_images(&node, true);
         let slot = node.slot;
         self.nodes[slot] = Some(node);
+        first.iter().for_each(|key| self.prepare_topology(key));
     }
 
     fn count_images(&mut self, node: &NodeInfo, more: bool) {
@@ -103,6 +106,7 @@ impl Cluster {
         self.holes.push(slot);
         self.order = None;
         self.index.node_labels(slot, |_| None);
+        self.index.labels_changed(label_keys(&removed.node), std::iter::empty());
         self.count_images(&removed, false);
         for pod in removed.load.pods() {
             self.index.left(slot, pod, &self.namespaces);
@@ -291,7 +295,8 @@ impl Cluster {
 
     /// Has a label of nodes counted from now on.
     pub fn prepare_topology(&mut self, key: &str) {
-        if !self.index.knows_topology(key) {
+        // Pods choose the keys: those that no node has would take the places of others.
+        if self.index.has_label(key) && !self.index.knows_topology(key) {
             let topology = self.read_topology(key);
             self.index.add_topology(key, topology);
         }
@@ -304,6 +309,9 @@ impl Cluster {
 
     fn read_topology(&self, key: &str) -> Topology {
         let mut topology = Topology::default();
+        if !self.index.has_label(key) {
+            return topology;
+        }
         for (slot, node) in self.nodes.iter().enumerate() {
             topology.set(slot, node.as_ref().and_then(|node| node.label(key)));
         }
@@ -344,6 +352,10 @@ impl Cluster {
 /// The node labels in a Pod's affinity terms.
 fn term_keys(pod: &PodInfo) -> impl Iterator<Item = String> {
     pod.affinity.carried.iter().map(|carried| carried.term.key.clone())
+}
+
+fn label_keys(node: &Node) -> impl Iterator<Item = &String> {
+    node.metadata.labels.iter().flat_map(|labels| labels.keys())
 }
 
 /// The region and zone of a node.

@@ -1,10 +1,10 @@
 //! Incremental counts for frequent queries: which Pods match a class, which have which terms, and each node's value of a label.
 //! Everything is indexed by slot, the number of a node.
 
-use std::{borrow::Cow, collections::HashMap};
+use std::{borrow::Cow, collections::HashMap, sync::Arc};
 
 use super::{
-    carriers::Carriers,
+    carriers::{self, Carriers, Slots},
     pod::PodInfo,
     term::{AffinityKind, Carried, Namespaces, Who},
 };
@@ -45,6 +45,10 @@ impl Topology {
     }
 
     pub fn set(&mut self, slot: usize, value: Option<&str>) {
+        // What is missing at the end is missing.
+        if value.is_none() && self.ids.len() <= slot {
+            return;
+        }
         if self.ids.len() <= slot {
             self.ids.resize(slot + 1, NONE);
         }
@@ -167,7 +171,25 @@ pub struct Index {
     repelled: Carriers,
     /// All other terms.
     inclined: Carriers,
+    /// How many nodes have each label, whatever its value.
+    labels: HashMap<String, usize>,
+    /// How many terms of Pods on nodes are about each label.
+    carried: HashMap<String, usize>,
+    /// The terms about labels that no node has had since they came, by label: they mean nobody yet, and no decision looks at them.
+    dormant: HashMap<String, HashMap<Arc<Carried>, Slots>>,
     clock: u64,
+}
+
+/// One more, or one less, of a name; returns whether it is the first or was the last.
+fn count(counts: &mut HashMap<String, usize>, name: &str, more: bool) -> bool {
+    match counts.get_mut(name) {
+        Some(count) if more => *count += 1,
+        Some(count) if *count > 1 => *count -= 1,
+        Some(_) => return counts.remove(name).is_some(),
+        None if more => return counts.insert(name.to_owned(), 1).is_none(),
+        None => {}
+    }
+    false
 }
 
 impl Index {
@@ -244,6 +266,29 @@ impl Index {
         self.inclined.namespaces_changed();
     }
 
+    /// Whether any node has the label: terms about others concern no node, and cost nothing.
+    pub fn has_label(&self, key: &str) -> bool {
+        self.labels.contains_key(key)
+    }
+
+    /// A node has other labels than before; returns those that no node had, and that Pods on nodes have terms about.
+    pub fn labels_changed<'a>(
+        &mut self,
+        old: impl Iterator<Item = &'a String>,
+        new: impl Iterator<Item = &'a String>,
+    ) -> Vec<String> {
+        let first: Vec<&String> = new.filter(|key| count(&mut self.labels, key, true)).collect();
+        old.for_each(|key| _ = count(&mut self.labels, key, false));
+        for key in &first {
+            for (carried, slots) in self.dormant.remove(*key).into_iter().flatten() {
+                slots
+                    .iter()
+                    .for_each(|(slot, count)| (0..*count).for_each(|_| self.carriers(&carried).came(&carried, *slot)));
+            }
+        }
+        first.into_iter().filter(|key| self.carried.contains_key(*key)).cloned().collect()
+    }
+
     pub fn node_labels<'a>(&mut self, slot: usize, label: impl Fn(&str) -> Option<&'a str>) {
         for (key, kept) in &mut self.topologies {
             kept.topology.set(slot, label(key));
@@ -261,7 +306,14 @@ impl Index {
             }
         }
         for carried in &pod.affinity.carried {
-            self.carriers(carried).came(carried, slot);
+            let key = &carried.term.key;
+            count(&mut self.carried, key, true);
+            if self.has_label(key) || self.carriers(carried).has(carried) {
+                self.carriers(carried).came(carried, slot);
+            } else {
+                let terms = self.dormant.entry(key.clone()).or_default();
+                *terms.entry(carried.clone()).or_default().entry(slot).or_default() += 1;
+            }
         }
     }
 
@@ -275,7 +327,25 @@ impl Index {
             }
         }
         for carried in &pod.affinity.carried {
-            self.carriers(carried).left(carried, slot);
+            count(&mut self.carried, &carried.term.key, false);
+            match self.carriers(carried).has(carried) {
+                true => self.carriers(carried).left(carried, slot),
+                false => self.slept(carried, slot),
+            }
+        }
+    }
+
+    /// One Pod less carries a term that is dormant.
+    fn slept(&mut self, carried: &Carried, slot: usize) {
+        let Some(terms) = self.dormant.get_mut(&carried.term.key) else { return };
+        if let Some(slots) = terms.get_mut(carried) {
+            carriers::one_less(slots, slot);
+            if slots.is_empty() {
+                terms.remove(carried);
+            }
+        }
+        if terms.is_empty() {
+            self.dormant.remove(&carried.term.key);
         }
     }
 

@@ -18,6 +18,7 @@ use podwright_api::kinds::registry::Registry;
 use podwright_api::{Cause, Kind, Object, Status, Watermark, kinds};
 use podwright_store::{Change, Entry, Range, Revision, Store};
 
+use super::burdens::Burdens;
 use super::encode::Head;
 use super::encryption;
 use super::external_ips::{Ways, WaysIndex};
@@ -87,6 +88,8 @@ pub(super) struct Contents {
     pub watchers: Watchers,
     /// For Services: which external addresses and ports each has.
     pub ways: WaysIndex,
+    /// What namespaces are charged for.
+    pub burdens: Burdens,
 }
 
 impl ResourceCache {
@@ -172,6 +175,7 @@ impl ResourceCache {
             None => state.items.remove(&change.key),
         };
         state.ways.change(namespace_of(&change.key), ways_of(old.as_ref()), ways_of(new.as_ref()));
+        state.burdens.change(namespace_of(&change.key), burden_of(old.as_ref()), burden_of(new.as_ref()));
         state.revision = change.revision;
         if old.is_none() && new.is_none() {
             return;
@@ -185,19 +189,23 @@ impl ResourceCache {
     fn refill(&self, items: BTreeMap<Arc<str>, Arc<Item>>, unopened: Unopened, revision: Revision) {
         let mut ways = WaysIndex::default();
         items.values().for_each(|item| ways.change(namespace_of(&item.key), None, item.ways.as_deref()));
+        let mut burdens = Burdens::default();
+        items.values().for_each(|item| burdens.change(namespace_of(&item.key), 0, item.burden));
         let mut state = self.write();
         let told = state.unknown();
-        *state = Contents { items, unopened, revision, low: revision, told, ways, ..Contents::default() };
+        *state = Contents { items, unopened, revision, low: revision, told, ways, burdens, ..Contents::default() };
     }
 
     /// Hides an object that can no longer be decrypted. Watchers are not sent a deletion: they reconnect, and get the error.
     fn set_apart(&self, key: Arc<str>, revision: Revision, why: String) {
         let mut state = self.write();
         let told = state.unknown();
-        let Contents { mut items, mut unopened, mut ways, .. } = std::mem::take(&mut *state);
-        ways.change(namespace_of(&key), ways_of(items.remove(&key).as_ref()), None);
+        let Contents { mut items, mut unopened, mut ways, mut burdens, .. } = std::mem::take(&mut *state);
+        let old = items.remove(&key);
+        ways.change(namespace_of(&key), ways_of(old.as_ref()), None);
+        burdens.change(namespace_of(&key), burden_of(old.as_ref()), 0);
         unopened.insert(key, revision, why);
-        *state = Contents { items, unopened, revision, low: revision, told, ways, ..Contents::default() };
+        *state = Contents { items, unopened, revision, low: revision, told, ways, burdens, ..Contents::default() };
     }
 }
 
@@ -484,6 +492,10 @@ fn with_views(resource: &Arc<ResourceCache>) -> impl Iterator<Item = &Arc<Resour
 
 fn ways_of(item: Option<&Arc<Item>>) -> Option<&Ways> {
     item.and_then(|item| item.ways.as_deref())
+}
+
+fn burden_of(item: Option<&Arc<Item>>) -> usize {
+    item.map_or(0, |item| item.burden)
 }
 
 /// A kind's segment of its keys: `pods`, `deployments.apps`.

@@ -3,12 +3,13 @@
 //! A name is resolved here, once, and the connection uses an address of that answer: a name that resolves differently a moment
 //! later changes nothing (CVE-2020-8562). No user of this module follows redirects (CVE-2020-8561).
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::TcpStream;
 
+use super::lookups;
 use podwright_api::validation::names::plain_ip;
 
 /// How long a connection may take; upstream's.
@@ -50,6 +51,19 @@ const PERMITTED: &[(Purpose, &[Class])] = &[
     (Purpose::Issuer, &[Class::Loopback]),
 ];
 
+impl Purpose {
+    /// Whose names are looked up.
+    fn word(self) -> &'static str {
+        match self {
+            Purpose::Proxy => "proxy",
+            Purpose::WebhookService => "webhook service",
+            Purpose::Extension => "extension",
+            Purpose::WebhookUrl => "webhook",
+            Purpose::Issuer => "issuer",
+        }
+    }
+}
+
 impl Class {
     fn of(ip: IpAddr) -> Option<Class> {
         let (link_local, broadcast) = match plain_ip(ip) {
@@ -82,11 +96,11 @@ pub(super) fn permitted(purpose: Purpose, ip: IpAddr) -> anyhow::Result<()> {
 /// Connects from the server's own network to a host, at the first permitted address that answers.
 pub(super) async fn connect(purpose: Purpose, host: &str, port: u16) -> anyhow::Result<TcpStream> {
     let connecting = async {
-        let found: Vec<SocketAddr> = lookup_host((host, port)).await?.collect();
+        let found = lookups::addresses(purpose.word(), host).await?;
         let mut refused = None;
-        for address in found {
-            match permitted(purpose, address.ip()) {
-                Ok(()) => match TcpStream::connect(address).await {
+        for ip in found.iter().copied() {
+            match permitted(purpose, ip) {
+                Ok(()) => match TcpStream::connect((ip, port)).await {
                     Ok(stream) => return Ok(stream),
                     Err(why) => refused = Some(why.into()),
                 },

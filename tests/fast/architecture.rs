@@ -361,6 +361,7 @@ const DECODES_UNWEIGHED: &[(&str, &str)] = &[
     ("authorize/params.rs", "policies: administrators write them"),
     ("certificates/mod.rs", "requests, by a controller"),
     ("certificates/names.rs", "requests and Leases of the server's own"),
+    ("certificates/standing.rs", "a ServiceAccount, by a controller"),
     ("custom.rs", "definitions, by a controller"),
     ("endpoints.rs", "Endpoints of the server's own"),
     ("tokens/bootstrap.rs", "tokens of kube-system"),

@@ -24,7 +24,15 @@ impl Compiler<'_> {
         let package = name.rsplit('.').nth(1).unwrap_or("");
         let (go_type, atomic) = (format!("{package}.{short}"), merge_keys::is_atomic(&short));
         let package = format!("{}/{package}", name.rsplit('.').nth(2).unwrap_or(""));
-        let it = Arc::new(Struct { name: short, go_type, package, atomic, open: false, fields: OnceLock::new() });
+        let it = Arc::new(Struct {
+            name: short,
+            go_type,
+            package,
+            atomic,
+            open: false,
+            fields: OnceLock::new(),
+            inline: OnceLock::new(),
+        });
         self.done.insert(name.to_owned(), it.clone());
         let mut fields: Vec<(Box<str>, Field)> = Vec::new();
         for (field, schema) in schema["properties"].as_object().into_iter().flatten() {

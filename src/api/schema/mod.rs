@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 
+pub mod burden;
 mod compile;
 pub mod decode;
 mod definitions;
@@ -118,6 +119,8 @@ pub struct Struct {
     /// It may have unknown fields.
     pub open: bool,
     fields: OnceLock<Fields>,
+    /// How large its type is, once that was asked for.
+    inline: OnceLock<usize>,
 }
 
 /// Sorted by name.
@@ -148,7 +151,15 @@ impl Struct {
         fields.sort_by(|a, b| a.0.cmp(&b.0));
         let go_type = "map[string]interface {}".to_owned();
         let fields = OnceLock::from(Fields::from(fields));
-        Arc::new(Struct { name: name.to_owned(), go_type, package: String::new(), atomic, open, fields })
+        Arc::new(Struct {
+            name: name.to_owned(),
+            go_type,
+            package: String::new(),
+            atomic,
+            open,
+            fields,
+            inline: OnceLock::new(),
+        })
     }
     pub fn field(&self, name: &str) -> Option<&Field> {
         let fields = self.fields.get()?;

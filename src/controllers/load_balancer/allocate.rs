@@ -10,7 +10,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Service;
 use podwright_api::load_balancer::{Cursor, Pool, Range};
 
-use super::request::{self, Request, Sharing, external_ips, held, is_balanced, is_ours};
+use super::request::{self, Request, Sharing, external_ips, held, is_balanced, is_ours, is_to_decide};
 use crate::meta;
 
 /// How many addresses of the pool a namespace has at most. What it may have of them is a quota's to say (`services.loadbalancers`);
@@ -42,13 +42,13 @@ impl Reserved {
     }
 }
 
-/// The outcome of each Service of ours, in the order of `services`; `None` for others'.
+/// The outcome of each Service that is ours or was, in the order of `services`; `None` for others'.
 pub fn allocate(pool: &Pool, reserved: &Reserved, services: &[Arc<Service>]) -> Vec<Option<Outcome>> {
     let mut allocation = Allocation::new(pool, reserved);
     let mut order: Vec<usize> = (0..services.len()).collect();
     order.sort_by_cached_key(|n| seniority(&services[*n]));
     // 1. What others have, or name.
-    let (ours, others): (Vec<usize>, Vec<usize>) = order.into_iter().partition(|n| is_ours(&services[*n]));
+    let (ours, others): (Vec<usize>, Vec<usize>) = order.into_iter().partition(|n| is_to_decide(&services[*n]));
     for service in others.iter().map(|n| &services[*n]) {
         held(service).into_iter().for_each(|address| allocation.occupy(address));
     }
@@ -59,12 +59,12 @@ pub fn allocate(pool: &Pool, reserved: &Reserved, services: &[Arc<Service>]) -> 
     let mut wishes = BTreeMap::new();
     for n in &ours {
         let service = &services[*n];
-        let wish =
-            (is_balanced(service) && !meta::is_terminating(&service.metadata)).then(|| request::request(service));
+        let has_right = is_balanced(service) && is_ours(service);
+        let wish = (has_right && !meta::is_terminating(&service.metadata)).then(|| request::request(service));
         let kept = match &wish {
             Some(Ok(request)) => allocation.keep(request, held(service)),
             // It stays as it is for as long as it is there.
-            None if is_balanced(service) => held(service).into_iter().inspect(|ip| allocation.occupy(*ip)).collect(),
+            None if has_right => held(service).into_iter().inspect(|ip| allocation.occupy(*ip)).collect(),
             _ => Vec::new(),
         };
         wishes.insert(*n, (wish, kept));

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Node, Service};
 
 use super::allocate::{Outcome, seniority};
-use super::request::{Port, Request, held, is_balanced, is_ours, named, ports, request};
+use super::request::{Port, Request, held, is_balanced, is_ours, is_to_decide, named, ports, request};
 use crate::{conditions, meta};
 use podwright_api::{load_balancer::EXCLUDED, validation::service::MAX_WAYS};
 
@@ -22,7 +22,7 @@ const LOW: [i32; 2] = [80, 443];
 /// Further ports of nodes' own programs: etcd, the API, VXLAN, kubelet and its like, node ports.
 const OWN: [(i32, i32); 5] = [(2379, 2381), (6443, 6443), (8472, 8472), (10248, 10259), (30000, 32767)];
 
-/// A node with its addresses.
+/// A node with its addresses: one of a family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     pub name: String,
@@ -43,18 +43,24 @@ fn serves(node: &Node) -> bool {
     is_ready && !is_excluded && !meta::is_terminating(&node.metadata)
 }
 
-/// Its ExternalIPs, or else its InternalIPs.
+/// Its ExternalIPs, or else its InternalIPs; the first of each family: a node reports what it likes, and the statuses that have it have
+/// bounds.
 fn place(node: &Node) -> Place {
     let all = node.status.as_ref().and_then(|status| status.addresses.as_deref()).unwrap_or_default();
     let of = |kind: &str| -> Vec<IpAddr> {
-        all.iter().filter(|address| address.type_ == kind).filter_map(|address| address.address.parse().ok()).collect()
+        let of_kind = all.iter().filter(|address| address.type_ == kind);
+        let addresses: Vec<IpAddr> = of_kind.filter_map(|address| address.address.parse().ok()).collect();
+        let first = |is_v4: bool| addresses.iter().position(|address| address.is_ipv4() == is_v4);
+        let mut places: Vec<usize> = [first(true), first(false)].into_iter().flatten().collect();
+        places.sort_unstable();
+        places.into_iter().map(|n| addresses[n]).collect()
     };
     let external = of("ExternalIP");
     let addresses = if external.is_empty() { of("InternalIP") } else { external };
     Place { name: meta::name(&node.metadata).to_owned(), addresses }
 }
 
-/// The outcome of each Service of ours, in the order of `services`; `None` for others'. `behind`: the nodes with ready endpoints of a
+/// The outcome of each Service that is ours or was, in the order of `services`; `None` for others'. `behind`: the nodes with ready endpoints of a
 /// Service. `guarded`: the namespaces whose Pods may have no host ports.
 pub fn assign(
     places: &[Place],
@@ -62,14 +68,14 @@ pub fn assign(
     behind: impl Fn(&Service) -> HashSet<String>,
     guarded: impl Fn(&str) -> bool,
 ) -> Vec<Option<Outcome>> {
-    let mut order: Vec<usize> = (0..services.len()).filter(|n| is_ours(&services[*n])).collect();
+    let mut order: Vec<usize> = (0..services.len()).filter(|n| is_to_decide(&services[*n])).collect();
     // Who has addresses keeps their ports, however old a Service is that comes to want them.
     order.sort_by_cached_key(|n| (held(&services[*n]).is_empty(), seniority(&services[*n])));
     let mut taken: BTreeMap<(bool, Port), usize> = BTreeMap::new();
     let mut outcomes = vec![None; services.len()];
     for n in order {
         let service = &services[n];
-        if !is_balanced(service) {
+        if !is_balanced(service) || !is_ours(service) {
             outcomes[n] = Some(Outcome::default());
             continue;
         }

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{Service, ServiceSpec};
-use podwright_api::load_balancer::{ADDRESSES, CLASS, SHARING_KEY};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use podwright_api::load_balancer::{ADDRESSES, CLASS, CONDITION, SHARING_KEY};
 
 use crate::meta;
 
@@ -55,6 +56,18 @@ pub fn is_balanced(service: &Service) -> bool {
 pub fn is_ours(service: &Service) -> bool {
     let class = service.spec.as_ref().and_then(|spec| spec.load_balancer_class.as_deref());
     class.is_none_or(|class| class == CLASS)
+}
+
+/// Whether this controller has something to say of a Service: it is ours, or was, and has what we gave it. Its class may have become
+/// another's on the way over another type.
+pub fn is_to_decide(service: &Service) -> bool {
+    is_ours(service) || condition(service).is_some()
+}
+
+/// What this controller has said of a Service.
+pub fn condition(service: &Service) -> Option<&Condition> {
+    let conditions = service.status.as_ref()?.conditions.as_deref()?;
+    conditions.iter().find(|condition| condition.type_ == CONDITION)
 }
 
 /// The addresses in a Service's status.

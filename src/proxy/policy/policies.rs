@@ -259,20 +259,6 @@ impl Policies {
         outcome
     }
 
-    /// Decides and settles all.
-    pub fn update(&mut self) -> Outcome {
-        let mut outcome = Outcome::default();
-        loop {
-            while let Some(namespace) = self.dirty.front().cloned() {
-                self.decide(&namespace);
-            }
-            outcome.extend(self.settle());
-            if self.dirty.is_empty() {
-                return outcome;
-            }
-        }
-    }
-
     /// Says where a Pod of another node is: an address is believed if it is of the range of the Pod's node, which is not that node's
     /// word.
     fn place(&mut self, key: &Key) {

@@ -68,6 +68,13 @@ fn class<'a>(terms: impl IntoIterator<Item = &'a Term>) -> Class {
     Class { all, terminating: true }
 }
 
+const NO_AFFINITY: &str = "node(s) didn't match pod affinity rules";
+
+/// Whether a term is about a label that nodes have: else it neither attracts nor repels, and nothing is counted for it.
+fn concerns(cluster: &Cluster, term: &Term) -> bool {
+    cluster.index().has_label(&term.key)
+}
+
 /// How many Pods of a class there are for each value of a node label.
 struct Nearby<'c> {
     namespaces: &'c Namespaces,
@@ -78,9 +85,10 @@ struct Nearby<'c> {
 }
 
 impl<'c> Nearby<'c> {
-    fn of(cluster: &'c Cluster, class: Arc<Class>, key: &str) -> Nearby<'c> {
+    /// `pods`: how many of the class there are, by slot.
+    fn of(cluster: &'c Cluster, class: Arc<Class>, pods: &[u32], key: &str) -> Nearby<'c> {
         let topology = cluster.topology(key);
-        let counts = topology.sums(&cluster.class(&class));
+        let counts = topology.sums(pods);
         Nearby { namespaces: &cluster.namespaces, class, topology, total: counts.iter().sum(), counts }
     }
 
@@ -129,6 +137,9 @@ impl<'c> Marks<'c> {
         slots: impl IntoIterator<Item = (&'s usize, &'s u32)>,
         weight: i64,
     ) {
+        if !cluster.index().has_label(key) {
+            return;
+        }
         let (topology, marks) = self.at_key(cluster, key);
         for (slot, count) in slots {
             if let Some(id) = topology.of(*slot) {
@@ -152,16 +163,21 @@ impl Plugin for InterPodAffinityArgs {
         for carried in &affinity.carried {
             cluster.prepare_topology(&carried.term.key);
         }
-        if !affinity.required.is_empty() {
+        if !affinity.required.is_empty() && affinity.required.iter().all(|term| concerns(cluster, term)) {
             cluster.prepare_class(&class(&affinity.required));
         }
         for term in affinity.anti.iter().chain(affinity.preferred.iter().map(|(_, term)| term)) {
-            cluster.prepare_class(&class([term]));
+            if concerns(cluster, term) {
+                cluster.prepare_class(&class([term]));
+            }
         }
     }
 
     fn pre_filter<'c>(&'c self, pod: &'c PodInfo, cluster: &'c Cluster) -> PreFilter<'c> {
         let affinity = &pod.affinity;
+        if !affinity.required.iter().all(|term| concerns(cluster, term)) {
+            return PreFilter::Check(Box::new(|_| Some(Rejection::always(NO_AFFINITY))));
+        }
         let mut repelled = Marks::default();
         for (carried, slots) in cluster.index().repelled().meaning(pod, &cluster.namespaces) {
             repelled.add(cluster, &carried.term.key, slots, 1);
@@ -171,12 +187,17 @@ impl Plugin for InterPodAffinityArgs {
         if nobody_minds && affinity.required.is_empty() && affinity.anti.is_empty() {
             return PreFilter::Skip;
         }
-        let anti: Vec<Nearby<'c>> =
-            affinity.anti.iter().map(|term| Nearby::of(cluster, Arc::new(class([term])), &term.key)).collect();
+        let far = |term: &Term| {
+            let class = Arc::new(class([term]));
+            Nearby::of(cluster, class.clone(), &cluster.class(&class), &term.key)
+        };
+        let anti: Vec<Nearby<'c>> = affinity.anti.iter().filter(|term| concerns(cluster, term)).map(far).collect();
         // A single class, as a matching Pod must match all terms; each label once.
         let wanted = Arc::new(class(&affinity.required));
         let keys: BTreeSet<&str> = affinity.required.iter().map(|term| term.key.as_str()).collect();
-        let required: Vec<Nearby<'c>> = keys.into_iter().map(|key| Nearby::of(cluster, wanted.clone(), key)).collect();
+        let pods = if keys.is_empty() { Cow::default() } else { cluster.class(&wanted) };
+        let required: Vec<Nearby<'c>> =
+            keys.into_iter().map(|key| Nearby::of(cluster, wanted.clone(), &pods, key)).collect();
         // The first of a group of Pods with affinity to each other must be placed somewhere.
         let may_be_first = affinity.required.iter().all(|term| pod.is_meant_by(&term.who, &cluster.namespaces));
         PreFilter::Check(Box::new(move |node| {
@@ -185,7 +206,7 @@ impl Plugin for InterPodAffinityArgs {
                 let first = || may_be_first && required.iter().all(|near| near.is_nowhere(node));
                 let near = || required.iter().all(|near| near.at(node).is_some_and(|count| count > 0));
                 if !labelled || !(near() || first()) {
-                    return Some(Rejection::always("node(s) didn't match pod affinity rules"));
+                    return Some(Rejection::always(NO_AFFINITY));
                 }
             }
             if anti.iter().any(|far| far.at(node).is_some_and(|count| count > 0)) {
@@ -198,7 +219,7 @@ impl Plugin for InterPodAffinityArgs {
 
     fn score(&self, pod: &PodInfo, cluster: &Cluster, nodes: &[&NodeInfo], points: &mut [i64]) -> bool {
         let mut marks = Marks::default();
-        for (weight, term) in &pod.affinity.preferred {
+        for (weight, term) in pod.affinity.preferred.iter().filter(|(_, term)| concerns(cluster, term)) {
             let counts = cluster.class(&class([term]));
             let near = counts.iter().enumerate().filter(|(_, count)| **count > 0);
             let near: Vec<(usize, u32)> = near.map(|(slot, count)| (slot, *count)).collect();

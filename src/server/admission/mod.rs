@@ -17,6 +17,7 @@ use podwright_api::spans::Span;
 use podwright_api::{Kind, Object, Status};
 use podwright_store::Revision;
 
+mod burdens;
 mod certificates;
 mod claim_resize;
 mod default_ingress_class;

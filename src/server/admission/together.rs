@@ -1,5 +1,5 @@
 //! Constraints across several objects: no two Nodes share an address, and what a node or the holder of a bootstrap token may create
-//! there is bounded.
+//! there is bounded, as is what a namespace's objects take in memory.
 //!
 //! The cache may lag behind a write in flight, and two concurrent writes would not see each other. So such writes are checked once
 //! more under mutual exclusion: one at a time within this server, and by a key that all of them write, at the revision it had
@@ -8,7 +8,7 @@
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::{Charge, is_on, node_restriction, operation::Operation, review::Review};
+use super::{Charge, burdens, is_on, node_restriction, operation::Operation, review::Review};
 use crate::authorize::{attributes::MASTERS, node::node_of};
 use crate::{allocate, store_error};
 use podwright_api::pod_references::MIRROR;
@@ -26,6 +26,7 @@ pub(super) struct Rule {
 static RULES: &[Rule] = &[
     Rule { name: "node-addresses", concerns: says_who_it_is, check: node_restriction::validate },
     Rule { name: "mirror-pods", concerns: is_mirror, check: mirrors },
+    Rule { name: "burdens", concerns: burdens::concerns, check: burdens::check },
     Rule { name: "signing-requests", concerns: asks_for_certificate, check: signing_requests },
 ];
 
@@ -80,6 +81,8 @@ fn mirrors(review: &Review<'_>, pod: &Object) -> Result<(), Status> {
     let room = own.and_then(|own| Quantity::from_json(&own.0["status"]["capacity"]["pods"]));
     let room = room.map_or(PODS, |room| u64::try_from(room.value()).unwrap_or(0));
     let most = most(room);
+    // The rule that is asked is this one alone.
+    burdens::check(review, pod)?;
     let items = review.items("pods", None);
     let of_node = items.iter().filter(|item| item.field(kind, "spec.nodeName") == node);
     // Decodes only Pods that may be mirrors.

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use jiff::Timestamp;
 
+use podwright_api::schema::burden;
 use podwright_api::{Kind, Object, Status, User};
 use podwright_store::Revision;
 
@@ -29,6 +30,8 @@ pub(crate) struct Item {
     pub rights: Rights,
     /// The external addresses and ports of a Service, if it has any.
     pub(super) ways: Option<Arc<Ways>>,
+    /// What its namespace is charged for it.
+    pub(super) burden: usize,
 }
 
 /// The namespace in the key of a namespaced object.
@@ -54,16 +57,16 @@ impl Item {
         let is_bound = is_large && !item.field(kind, "spec.nodeName").is_empty();
         let read = || {
             let rights = Rights::of(kind, item.namespace(kind), is_bound, &item.bytes);
-            (rights, Ways::of_stored(kind, &item.bytes))
+            (rights, Ways::of_stored(kind, &item.bytes), burden::of_stored(kind, &item.bytes))
         };
-        (item.rights, item.ways) = if is_large { aside(read) } else { read() };
+        (item.rights, item.ways, item.burden) = if is_large { aside(read) } else { read() };
         item
     }
 
     /// The same without its grants.
     pub fn without_rights(extractor: &Extractor, key: Arc<str>, bytes: Bytes, revision: Revision) -> Item {
         let (labels, fields, facts) = extractor.extract(&bytes);
-        Item { key, revision, bytes, labels, fields, facts, rights: Rights::None, ways: None }
+        Item { key, revision, bytes, labels, fields, facts, rights: Rights::None, ways: None, burden: 0 }
     }
 
     /// "" if it is not kept for its kind.

@@ -20,11 +20,13 @@ use podwright_api::{Object, Request, Status, User, Verb, WatchEvent, kinds, stra
 
 mod names;
 mod request;
+mod standing;
 
 pub use request::{NODE_CLIENT, NODE_SERVING};
 
 use names::NameOwner;
 use request::{Asked, RequestError};
+use standing::{AUTOMATIC, Lapse, is_automatic, is_renewal};
 
 /// Fails if a request may not be signed at all.
 pub(super) fn check_request(csr: &Object) -> Result<(), RequestError> {
@@ -216,19 +218,19 @@ impl Server {
         if !asked.is_node_client() || asked.check().is_err() {
             return Ok(());
         }
-        // A node renews its own certificate, or a user requests one for a joining node.
-        let subresource = if asked.requestor.name == asked.name { "selfnodeclient" } else { "nodeclient" };
-        let may = Attributes {
-            subresource,
-            ..Attributes::new(&asked.requestor, "create", GROUP, "certificatesigningrequests")
-        };
-        if self.decide(&may).await? != Decision::Allow {
-            return Ok(());
+        match self.lapse(asked).await? {
+            None => {}
+            Some(Lapse::NotAllowed(_)) => return Ok(()),
+            // The node asks again, once its Node is there.
+            Some(lapse @ Lapse::NodeNotFound(_)) => {
+                return self.condition(csr, "approval", "Denied", lapse.reason(), &lapse.to_string()).await;
+            }
+            // For good: a token that is made later with the same id is another.
+            Some(lapse) => return self.leave(csr, &lapse.to_string(), true).await,
         }
-        // Upstream does not check this: any holder of a bootstrap token may be any node there.
-        self.cache.fresh().await?;
         let node = asked.node().unwrap_or("");
-        if subresource == "nodeclient" {
+        // Upstream does not check this: any holder of a bootstrap token may be any node there.
+        if !is_renewal(asked) {
             if self.has_node(node) {
                 let why = format!("there is a Node {node:?}: approve this request, or delete the Node and ask again");
                 return self.leave(csr, &why, true).await;
@@ -256,7 +258,7 @@ impl Server {
             }
         }
         let why = "Auto approving kubelet client certificate after SubjectAccessReview.";
-        self.condition(csr, "approval", "Approved", "AutoApproved", why).await
+        self.condition(csr, "approval", "Approved", AUTOMATIC, why).await
     }
 
     /// Leaves a request to an administrator, and says so once, in an event and in the request. `is_left`: for good, as the name may
@@ -287,6 +289,13 @@ impl Server {
         if !request::SIGNERS.contains(&csr.0["spec"]["signerName"].as_str().unwrap_or("")) {
             return Ok(());
         }
+        if let Ok(asked) = Asked::of(csr)
+            && asked.is_node_client()
+            && is_automatic(csr)
+            && let Some(lapse) = self.lapse(&asked).await?
+        {
+            return self.fail(csr, lapse.reason(), &lapse.to_string()).await;
+        }
         let now = self.env.now();
         let signed = Asked::of(csr).and_then(|asked| {
             asked.check()?;
@@ -306,11 +315,14 @@ impl Server {
                 signed.0["status"]["certificate"] = STANDARD.encode(certificate).into();
                 self.write(signed, "status").await
             }
-            Err(why) => {
-                self.condition(csr, "status", "Failed", "SignerValidationFailure", &why.to_string()).await?;
-                self.release_names().await
-            }
+            Err(why) => self.fail(csr, "SignerValidationFailure", &why.to_string()).await,
         }
+    }
+
+    /// Refuses to sign an approved request, whose name is free then.
+    async fn fail(&self, csr: &Object, reason: &str, message: &str) -> Result<(), Status> {
+        self.condition(csr, "status", "Failed", reason, message).await?;
+        self.release_names().await
     }
 
     async fn condition(&self, csr: &Object, part: &str, of: &str, reason: &str, message: &str) -> Result<(), Status> {

@@ -15,26 +15,42 @@ impl Server {
     /// The user of a bootstrap token: `id.secret`, 6 and 16 characters.
     pub(super) async fn bootstrap_user(&self, token: &str) -> Result<Option<User>, Status> {
         let Ok(token) = token.parse::<Token>() else { return Ok(None) };
+        let Some(stored) = self.bootstrap_secret(token.id()).await? else { return Ok(None) };
+        // Compares digests, so that timing reveals nothing about the secret.
+        let same = |a: &str, b: &str| Sha256::digest(a.as_bytes()) == Sha256::digest(b.as_bytes());
+        match data(&stored, bootstrap_token::SECRET).is_some_and(|secret| same(&secret, token.secret())) {
+            true => Ok(user_of(&stored, token.id(), self.env.now())),
+            false => Ok(None),
+        }
+    }
+
+    /// The user that the token with this id makes of its holder at this moment; `None` once it is withdrawn.
+    pub(crate) async fn bootstrap_holder(&self, id: &str) -> Result<Option<User>, Status> {
+        let stored = match bootstrap_token::is_id(id) {
+            true => self.bootstrap_secret(id).await?,
+            false => None,
+        };
+        Ok(stored.and_then(|stored| user_of(&stored, id, self.env.now())))
+    }
+
+    async fn bootstrap_secret(&self, id: &str) -> Result<Option<Object>, Status> {
         self.cache.fresh().await?;
         let kind = kinds::lookup("secrets").ok_or_else(|| Status::internal("no kind Secret"))?;
-        let key = kind.key(Some(bootstrap_token::NAMESPACE), &format!("{}{}", bootstrap_token::PREFIX, token.id()));
+        let key = kind.key(Some(bootstrap_token::NAMESPACE), &format!("{}{id}", bootstrap_token::PREFIX));
         let Some(item) = self.cache.resource(kind).get(&key) else { return Ok(None) };
-        let stored = item.decode(Weighed::own())?.object;
-        Ok(user_of(&stored, &token, self.env.now()))
+        Ok(Some(item.decode(Weighed::own())?.object))
     }
 }
 
-fn user_of(stored: &Object, token: &Token, now: jiff::Timestamp) -> Option<User> {
-    let data = |key: &str| {
-        let bytes = STANDARD.decode(stored.0["data"][key].as_str()?).ok()?;
-        String::from_utf8(bytes).ok()
-    };
-    if stored.0["type"] != bootstrap_token::TYPE || stored.is_terminating() {
-        return None;
-    }
-    // Compares digests, so that timing reveals nothing about the secret.
-    let same = |a: &str, b: &str| Sha256::digest(a.as_bytes()) == Sha256::digest(b.as_bytes());
-    if data(bootstrap_token::ID)? != token.id() || !same(&data(bootstrap_token::SECRET)?, token.secret()) {
+fn data(stored: &Object, key: &str) -> Option<String> {
+    let bytes = STANDARD.decode(stored.0["data"][key].as_str()?).ok()?;
+    String::from_utf8(bytes).ok()
+}
+
+/// The user of a token, if its Secret lets it authenticate anybody.
+fn user_of(stored: &Object, id: &str, now: jiff::Timestamp) -> Option<User> {
+    let data = |key: &str| data(stored, key);
+    if stored.0["type"] != bootstrap_token::TYPE || stored.is_terminating() || data(bootstrap_token::ID)? != id {
         return None;
     }
     if data("usage-bootstrap-authentication")? != "true" {
@@ -48,5 +64,5 @@ fn user_of(stored: &Object, token: &Token, now: jiff::Timestamp) -> Option<User>
     if !more.iter().all(|group| bootstrap_token::is_group(group)) {
         return None;
     }
-    Some(User::new(format!("system:bootstrap:{}", token.id()), [GROUP].into_iter().chain(more)))
+    Some(User::new(format!("{}{id}", bootstrap_token::USER), [GROUP].into_iter().chain(more)))
 }

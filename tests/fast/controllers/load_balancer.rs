@@ -166,6 +166,17 @@ fn others_addresses_are_nobodys_to_have() {
     let ours =
         |name, held: &[&str]| service(name, 1, held, json!({"spec": {"loadBalancerClass": "podwright/load-balancer"}}));
     check(POOL, &[foreign, ours("b", &[])], &["-", "192.0.2.10"]);
+    // One that has become another's gives back what it was given here, which is the next one's once its status shows that.
+    let said = json!([{"type": "podwright/LoadBalancerAllocated", "status": "True", "reason": "IPAllocated",
+        "message": "Assigned", "lastTransitionTime": at(0).to_string()}]);
+    let left = json!({"spec": {"loadBalancerClass": "example.com/lb"}, "status": {"conditions": said}});
+    let left = |held: &[&str]| service("a", 0, held, left.clone());
+    let wishes = || service("b", 1, &[], json!({"spec": {"loadBalancerIP": "192.0.2.9"}}));
+    check(POOL, &[left(&["192.0.2.9"]), wishes()], &["", "192.0.2.9 is not free yet"]);
+    check(POOL, &[left(&[]), wishes()], &["", "192.0.2.9"]);
+    let released = plan(&[left(&["192.0.2.9"])], vec![Some(Outcome::default())], FROM_POOL, at(9));
+    let body = released.writes().next().unwrap().request.body.clone().unwrap();
+    assert_eq!(body["status"], json!({"conditions": null, "loadBalancer": {"ingress": null}}));
     let names = service("a", 0, &[], json!({"spec": {"type": "ClusterIP", "externalIPs": ["192.0.2.9"]}}));
     check(POOL, &[names, ours("b", &[])], &["", "192.0.2.10"]);
     // Nodes, servers, Pods, Services: whoever has had it.
@@ -261,6 +272,19 @@ fn node(name: &str, address: &str, more: Value) -> Arc<Node> {
     object(node)
 }
 
+/// What nodes report is their word: no status is filled by one of them.
+#[test]
+fn a_node_serves_by_one_address_of_each_family() {
+    let internal = |address: String| json!({"type": "InternalIP", "address": address});
+    let all: Vec<Value> = (2..200).map(|n| internal(format!("192.168.50.{n}"))).collect();
+    let six = (0..200).map(|n| internal(format!("2001:db8::{n:x}")));
+    let all: Vec<Value> = all.into_iter().chain(six).collect();
+    let places = places(&[node("n1", "192.168.50.1", json!({"status": {"addresses": all}}))]);
+    let dual = service("a", 0, &[], families(&["IPv6", "IPv4"], DUAL));
+    let outcomes = assign(&places, &[dual], |_| HashSet::new(), |_| false);
+    assert_eq!(given(&outcomes), ["192.168.50.2 2001:db8::"]);
+}
+
 #[test]
 fn without_a_pool_the_ready_nodes_addresses_serve() {
     let excluded = json!({"metadata": {"labels": {"node.kubernetes.io/exclude-from-external-load-balancers": ""}}});
@@ -283,6 +307,10 @@ fn without_a_pool_the_ready_nodes_addresses_serve() {
     check(&[service("a", 0, &[], json!({"spec": {"externalTrafficPolicy": "Local"}}))], &["198.51.100.2"]);
     check(&[service("a", 0, &["192.168.50.9"], json!({"spec": {"type": "ClusterIP"}}))], &[""]);
     check(&[service("a", 0, &[], json!({"spec": {"loadBalancerClass": "example.com/lb"}}))], &["-"]);
+    let said = json!([{"type": "podwright/LoadBalancerAllocated", "status": "True", "reason": "NodeAddresses",
+        "message": "Assigned", "lastTransitionTime": at(0).to_string()}]);
+    let left = json!({"spec": {"loadBalancerClass": "example.com/lb"}, "status": {"conditions": said}});
+    check(&[service("a", 0, &["192.168.50.1"], left)], &[""]);
     // Who has the ports keeps them.
     let conflict = "TCP port 80 of the nodes' addresses leads to another Service";
     check(&[service("b", 1, &[], json!({})), service("a", 0, &[], json!({}))], &[conflict, all]);

@@ -156,6 +156,54 @@ async fn whoever_has_much_in_hand_has_it_alone_of_his_namespace() {
     assert_eq!(tokio::time::timeout(soon, read(&objects, &own, &names(&["larger"]))).await.expect("it waits"), 1);
 }
 
+/// What informers have is everybody's; but who waits for his turn would keep what it was: many may wait, each for other versions.
+#[tokio::test(start_paused = true)]
+async fn whoever_waits_for_a_turn_keeps_nothing_of_what_is_watched() {
+    let env = Env::simulated("2026-11-20T17:00:00Z".parse().unwrap(), 1);
+    let server = Server::open(Arc::new(Memory::new()), env, Config::default()).await.unwrap();
+    let client = local::client(server, "kubelet");
+    let large = |letter: &str| -> ConfigMap {
+        let metadata = json!({ "name": "large", "namespace": "default" });
+        serde_json::from_value(json!({ "metadata": metadata, "data": { "k": letter.repeat(300 << 10) } })).unwrap()
+    };
+    let made = client.create(&large("a")).await.unwrap();
+    let objects = Objects::new(client.clone(), Informer::builder(client.clone()).start(), false);
+    let metadata =
+        json!({ "name": "p", "namespace": "default", "uid": "u", "resourceVersion": made.metadata.resource_version });
+    let pod: Pod = serde_json::from_value(json!({ "metadata": metadata, "spec": { "containers": [] } })).unwrap();
+    let (names, none) = (BTreeSet::from(["large".to_owned()]), BTreeSet::new());
+    let text = async |held: &mut podwright::node::objects::Held<'_>| {
+        let sources = objects.sources(held, &pod, &names, &none).await.unwrap();
+        let found = sources.config_maps["large"].clone();
+        (found.data.as_ref().unwrap()["k"][..1].to_owned(), Arc::downgrade(&found))
+    };
+    // As the informer has it: whoever asks twice gets the same.
+    let mut first = loop {
+        let mut held = objects.hold();
+        let (one, other) = (text(&mut held).await, text(&mut held).await);
+        if one.1.ptr_eq(&other.1) && one.1.upgrade().is_some() {
+            break held;
+        }
+        drop(held);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
+    let (_, watched) = text(&mut first).await;
+    let mut held = objects.hold();
+    let waiting = text(&mut held);
+    tokio::pin!(waiting);
+    assert!(tokio::time::timeout(Duration::from_secs(1), &mut waiting).await.is_err(), "it is not its turn");
+    client.update(&ConfigMap { metadata: made.metadata.clone(), ..large("b") }).await.unwrap();
+    for _ in 0..1000 {
+        if watched.strong_count() == 0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(watched.strong_count(), 0, "somebody who waits keeps what was there before");
+    drop(first);
+    assert_eq!(waiting.await.0, "b");
+}
+
 /// A server that never answers.
 struct Silent;
 

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use podwright::api::pod_identity::PodIdentity;
 use podwright::client::Key;
-use podwright::proxy::{Local, PodView, Policies};
+use podwright::proxy::{Local, Outcome, PodView, Policies};
 use podwright_net::dataplane::{Allowed, Isolated, Member, Peers, Ports, Protocol, Rule};
 use serde_json::{Value, json};
 
@@ -34,6 +34,19 @@ fn pod(namespace: &str, name: &str, ip: &str, labels: Value) -> Value {
             {"name": "web", "containerPort": 8080}, {"name": "dns", "containerPort": 5353, "protocol": "UDP"}]}]},
         "status": {"phase": "Running", "podIPs": [{"ip": ip}]},
     })
+}
+
+/// Decides and settles all.
+fn update(policies: &mut Policies) -> Outcome {
+    let mut outcome = Outcome::default();
+    loop {
+        let dirty: Vec<String> = policies.dirty().map(str::to_owned).collect();
+        dirty.iter().for_each(|namespace| policies.decide(namespace));
+        outcome.extend(policies.settle());
+        if policies.dirty().next().is_none() {
+            return outcome;
+        }
+    }
 }
 
 impl World {
@@ -97,7 +110,7 @@ impl World {
     }
 
     fn settle(&mut self) {
-        let outcome = self.policies.update();
+        let outcome = update(&mut self.policies);
         self.members.extend(outcome.changes.members);
         self.isolated.extend(outcome.changes.isolated);
         self.troubled.extend(outcome.troubled);
@@ -405,7 +418,7 @@ fn what_was_left_out_is_let_in_when_there_is_room() {
     assert!(world.policies.trouble("a-web").is_none() && !world.policies.has_left_out());
     assert!(world.reaches(A_FAR, A_WEB, tcp(80)) && !world.reaches(B_WEB, A_WEB, tcp(80)));
     world.policies.reconsider();
-    assert!(world.policies.update().changes.is_empty(), "and then nothing is looked at again");
+    assert!(update(&mut world.policies).changes.is_empty(), "and then nothing is looked at again");
 }
 
 #[test]
@@ -542,16 +555,16 @@ fn a_change_touches_what_it_concerns() {
         let ip = format!("10.2.{}.{}", 1 + n / 250, 1 + n % 250);
         world.tell(&pod("b", &format!("p{n}"), &ip, json!({})));
     }
-    assert_eq!(world.policies.update().changes.members.len(), 1000);
+    assert_eq!(update(&mut world.policies).changes.members.len(), 1000);
     world.tell(&pod("b", "p7", "10.2.9.9", json!({})));
-    let changes = world.policies.update().changes;
+    let changes = update(&mut world.policies).changes;
     assert_eq!((changes.members.len(), changes.isolated.len()), (1, 0));
     // Another policy with the same peers has no more groups; a port more is its chain alone.
     world.policy("a", "q", json!({"podSelector": {"matchLabels": {"app": "db"}}, "ingress": [{"from": [{"namespaceSelector": {}}], "ports": [{"port": 1}]}]}));
     world.policies.set_policy(&Key::new("a", "q"), None);
-    let changes = world.policies.update().changes;
+    let changes = update(&mut world.policies).changes;
     assert_eq!((changes.members.len(), changes.isolated.len()), (0, 1));
-    assert!(world.policies.update().changes.is_empty());
+    assert!(update(&mut world.policies).changes.is_empty());
 }
 
 /// What a policy comes to for each Pod that calls its ports otherwise counts, and is kept no longer than there is such a Pod.

@@ -18,6 +18,7 @@ use podwright_net::forwards::Forward;
 use podwright_net::state::{Changes, Zone};
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 fn read<T: serde::de::DeserializeOwned>(object: Value) -> T {
     serde_json::from_value(object).unwrap()
@@ -116,7 +117,7 @@ impl World {
 
     fn compile(&mut self, compiler: &mut Compiler) -> (Changes, Vec<Notice>) {
         let dirty = std::mem::take(&mut self.dirty);
-        compiler.update(self, dirty)
+        compiler.update(self, dirty, Instant::now())
     }
 }
 
@@ -375,7 +376,7 @@ proptest! {
         steps in proptest::collection::vec((happens(), any::<bool>(), any::<bool>()), 0..40),
     ) {
         let (mut world, mut by_steps, mut has) = (World::default(), compiler(), Has::default());
-        has.apply(by_steps.update(&world, Dirty::everything(&world)).0);
+        has.apply(by_steps.update(&world, Dirty::everything(&world), Instant::now()).0);
         // Changes that a driver has refused wait for it, and are applied with those that come after them.
         let mut pending = Changes::default();
         for (what, compiles, applies) in steps {
@@ -390,7 +391,7 @@ proptest! {
         pending.extend(world.compile(&mut by_steps).0);
         has.apply(pending);
         let mut whole = Has::default();
-        whole.apply(compiler().update(&world, Dirty::everything(&world)).0);
+        whole.apply(compiler().update(&world, Dirty::everything(&world), Instant::now()).0);
         prop_assert_eq!(has, whole);
     }
 }

@@ -220,19 +220,54 @@ fn news_of_a_status_alone_is_not_counted_again() {
     assert!(counted(&cluster, &third));
 }
 
+/// A Pod that keeps others of its kind from where a label `key-N` is the same.
+fn named(n: usize) -> Arc<PodInfo> {
+    let term = json!({ "labelSelector": { "matchLabels": { "app": "a" } }, "topologyKey": format!("key-{n}") });
+    let spec =
+        json!({ "affinity": { "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [term] } } });
+    labelled(&format!("p{n}"), json!({ "app": "a" }), json!({ "spec": spec }))
+}
+
+/// Nobody's decision looks at terms about labels that no node has, nor are Pods counted for them; once a node has one, they are terms
+/// as any other.
+#[test]
+fn labels_that_no_node_has_cost_nothing() {
+    let labels =
+        |labels: Value| json!({ "metadata": { "labels": labels }, "status": { "allocatable": { "pods": "2000" } } });
+    let mut cluster = super::cluster([node("n1", labels(json!({}))), node("n2", labels(json!({})))]);
+    let profile = Profile::default();
+    for n in 0..100 {
+        cluster.set_pod(named(n), "n1");
+        profile.prepare(&named(n), &mut cluster);
+    }
+    assert_eq!((cluster.index().topologies(), cluster.index().classes().0), (0, 0));
+    assert_eq!(cluster.index().repelled().all().count(), 0, "nobody asks them");
+    let asks = labelled("asks", json!({ "app": "a" }), json!({}));
+    let told = |cluster: &mut Cluster| verdicts(&asks, cluster, &Profile::default());
+    let before = told(&mut cluster);
+    // The label comes, goes and comes again; and the Pods leave while it is gone.
+    for round in 0..2 {
+        cluster.set_node(node("n1", labels(json!({ "key-7": "x" }))));
+        assert_eq!(cluster.index().repelled().all().count(), 1, "{round}");
+        assert_eq!(told(&mut cluster)[0], "n1: node(s) didn't satisfy existing pods anti-affinity rules", "{round}");
+        cluster.set_node(node("n1", labels(json!({}))));
+        assert_eq!(told(&mut cluster), before, "{round}");
+    }
+    for n in 0..100 {
+        cluster.remove_pod(&named(n).uid);
+    }
+    cluster.set_node(node("n1", labels(json!({ "key-7": "x", "key-8": "x" }))));
+    assert_eq!((cluster.index().repelled().all().count(), told(&mut cluster)), (0, before));
+}
+
 #[test]
 fn labels_that_pods_name_do_not_pile_up() {
     let big = |name: &str, labels: Value| {
         node(name, json!({ "metadata": { "labels": labels }, "status": { "allocatable": { "pods": "2000" } } }))
     };
-    let mut cluster = super::cluster([big("n1", json!({})), big("n2", json!({}))]);
+    let all: serde_json::Map<String, Value> = (0..1_000).map(|n| (format!("key-{n}"), json!("x"))).collect();
+    let mut cluster = super::cluster([big("n0", all.into()), big("n1", json!({})), big("n2", json!({}))]);
     let profile = Profile::default();
-    let named = |n: usize| {
-        let term = json!({ "labelSelector": { "matchLabels": { "app": "a" } }, "topologyKey": format!("key-{n}") });
-        let spec = json!({ "affinity":
-            { "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [term] } } });
-        labelled(&format!("p{n}"), json!({ "app": "a" }), json!({ "spec": spec }))
-    };
     for n in 0..1_000 {
         cluster.set_pod(named(n), "n1");
         profile.prepare(&named(n), &mut cluster);
@@ -241,6 +276,7 @@ fn labels_that_pods_name_do_not_pile_up() {
     // What is no longer kept is still known.
     cluster.set_node(big("n1", json!({ "key-0": "x", "key-999": "x" })));
     cluster.set_node(big("n2", json!({ "key-0": "x", "key-999": "y" })));
+    cluster.remove_node("n0");
     let unwelcome = |name: &str| format!("{name}: node(s) didn't match pod anti-affinity rules");
     assert_eq!(verdicts(&named(0), &mut cluster, &profile), [unwelcome("n1"), unwelcome("n2")]);
     let told = verdicts(&named(999), &mut cluster, &profile);

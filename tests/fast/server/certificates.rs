@@ -10,7 +10,7 @@ use podwright::server::{Config, Server};
 use podwright::store::Memory;
 use serde_json::json;
 
-use super::{Api, object_of, request};
+use super::{Api, bootstrap_token, object_of, request};
 
 const CSRS: &str = "certificatesigningrequests.certificates.k8s.io";
 const WAITS: &str = "podwright/waits-for-approval";
@@ -26,7 +26,19 @@ fn clock() -> Env {
 async fn open(store: Arc<Memory>, env: Env, dir: &tempfile::TempDir) -> Api {
     let pki = Pki::open(dir.path(), &Names::new("cluster.local", None, []), env.now()).unwrap();
     let config = Config { authority: Some(pki.signer()), ..Config::default() };
-    Api(Server::open(store, env, config).await.unwrap())
+    with_token(Server::open(store, env, config).await.unwrap()).await
+}
+
+/// A server that signs nothing, as one of several whose CA is elsewhere.
+async fn unable(store: Arc<Memory>, env: Env) -> Api {
+    with_token(Server::open(store, env, Config::default()).await.unwrap()).await
+}
+
+/// There is the token that nodes join by, unless there was one.
+async fn with_token(server: Arc<Server>) -> Api {
+    let api = Api(server);
+    api.bootstrap_token("abcdef").await;
+    api
 }
 
 /// Somebody with a bootstrap token asks to be the node `n` for so many hours: the request's name.
@@ -38,7 +50,21 @@ async fn ask_with(api: &Api, hours: u64, params: rcgen::CertificateParams) -> St
     ask_as(api, hours, params, json!({"generateName": "csr-"})).await
 }
 
-async fn ask_as(api: &Api, hours: u64, mut params: rcgen::CertificateParams, metadata: serde_json::Value) -> String {
+async fn ask_as(api: &Api, hours: u64, params: rcgen::CertificateParams, metadata: serde_json::Value) -> String {
+    ask_of(api, bootstrapper(), hours, params, metadata).await
+}
+
+fn bootstrapper() -> User {
+    User::new("system:bootstrap:abcdef", ["system:bootstrappers", "system:authenticated"])
+}
+
+async fn ask_of(
+    api: &Api,
+    user: User,
+    hours: u64,
+    mut params: rcgen::CertificateParams,
+    metadata: serde_json::Value,
+) -> String {
     params.distinguished_name = rcgen::DistinguishedName::new();
     params.distinguished_name.push(rcgen::DnType::OrganizationName, "system:nodes");
     params.distinguished_name.push(rcgen::DnType::CommonName, "system:node:n");
@@ -51,7 +77,6 @@ async fn ask_as(api: &Api, hours: u64, mut params: rcgen::CertificateParams, met
             "expirationSeconds": hours * HOUR.as_secs(),
         },
     });
-    let user = User::new("system:bootstrap:abcdef", ["system:bootstrappers", "system:authenticated"]);
     let asked = request(Verb::Create, CSRS, "", Some(csr), Options::default());
     api.0.handle(Request { user, ..asked }).await.map(object_of).unwrap().name().to_owned()
 }
@@ -70,6 +95,26 @@ async fn is_signed(api: &Api, name: &str) -> bool {
         }
     }
     panic!("{name} is neither signed nor left to anybody");
+}
+
+/// The first condition of a request, or the first two: types and reasons. None: it waits for an administrator.
+async fn decided_by(api: &Api, name: &str, conditions: usize) -> Vec<String> {
+    for _ in 0..1000 {
+        let now = api.get(CSRS, name).await.unwrap();
+        let found = now.0["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let word = |of: &serde_json::Value| of.as_str().unwrap_or("").to_owned();
+        let found: Vec<String> =
+            found.iter().map(|it| format!("{} {}", word(&it["type"]), word(&it["reason"]))).collect();
+        if found.len() >= conditions || now.annotation(WAITS).is_some() {
+            return found;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("nothing is decided of {name}")
+}
+
+async fn decided(api: &Api, name: &str) -> Vec<String> {
+    decided_by(api, name, 1).await
 }
 
 /// An administrator lets it be signed.
@@ -117,12 +162,8 @@ async fn a_name_is_taken_until_the_last_of_its_certificates_ends() {
 async fn a_name_that_was_taken_for_nothing_is_given_back() {
     let store = Arc::new(Memory::new());
     let (env, dir) = (clock(), tempfile::tempdir().unwrap());
-    let api = Api(Server::open(store.clone(), env.clone(), Config::default()).await.unwrap());
-    let approved = async |api: &Api, name: &str| {
-        while api.get(CSRS, name).await.unwrap().at("status.conditions").is_none() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
+    let api = unable(store.clone(), env.clone()).await;
+    let approved = async |api: &Api, name: &str| assert_eq!(decided(api, name).await, ["Approved AutoApproved"]);
     let first = ask_for(&api, 2).await;
     approved(&api, &first).await;
     tokio::time::sleep(ROUND).await;
@@ -206,4 +247,136 @@ async fn what_is_left_to_an_administrator_stays_his() {
         assert_eq!(api.get(CSRS, name).await.unwrap().at("status.conditions"), None, "{name}");
     }
     approve(&api, &third).await;
+}
+
+/// A token counts when a request is approved, and again when it is signed, which may be later and on another server.
+#[tokio::test(start_paused = true)]
+async fn who_holds_a_token_that_is_withdrawn_joins_no_more() {
+    let token = "bootstrap-token-abcdef";
+    let data = |more: serde_json::Value| Some(json!({"stringData": more}));
+    let groups = "auth-extra-groups";
+    let holder =
+        |group: &str| User::new("system:bootstrap:abcdef", ["system:bootstrappers", "system:authenticated", group]);
+    for (way, withdraws) in [
+        ("deleted", None),
+        ("expired", data(json!({"expiration": "2025-12-31T00:00:00Z"}))),
+        ("of no use", data(json!({"usage-bootstrap-authentication": "false"}))),
+        ("of other groups", data(json!({groups: "system:bootstrappers:b"}))),
+    ] {
+        let (store, env, dir) = (Arc::new(Memory::new()), clock(), tempfile::tempdir().unwrap());
+        let api = unable(store.clone(), env.clone()).await;
+        let change = async |api: &Api, what: Option<serde_json::Value>| {
+            let asked = match what {
+                Some(patch) => {
+                    let options =
+                        Options { patch_type: Some(podwright::api::request::PatchType::Merge), ..Options::default() };
+                    request(Verb::Patch, "secrets", token, Some(patch), options)
+                }
+                None => request(Verb::Delete, "secrets", token, None, Options::default()),
+            };
+            api.0.handle(Request { namespace: Some("kube-system".into()), ..asked }).await.unwrap();
+        };
+        change(&api, data(json!({groups: "system:bootstrappers:a"}))).await;
+        let ask = async |api: &Api, name: &str| {
+            let (user, params) = (holder("system:bootstrappers:a"), rcgen::CertificateParams::default());
+            ask_of(api, user, 1, params, json!({"name": name})).await
+        };
+        ask(&api, "approved").await;
+        assert_eq!(decided(&api, "approved").await, ["Approved AutoApproved"], "{way}");
+        change(&api, withdraws).await;
+        ask(&api, "late").await;
+        assert_eq!(decided(&api, "late").await, [""; 0], "{way}");
+        let late = api.get(CSRS, "late").await.unwrap();
+        assert!(late.annotation(WAITS).unwrap().starts_with("the bootstrap token \"abcdef\" is withdrawn"), "{late:?}");
+        drop(api);
+        let config = Config {
+            authority: Some(Pki::open(dir.path(), &Names::new("cluster.local", None, []), env.now()).unwrap().signer()),
+            ..Config::default()
+        };
+        let api = Api(Server::open(store, env, config).await.unwrap());
+        let failed = ["Approved AutoApproved", "Failed TokenNotFound"];
+        assert_eq!(decided_by(&api, "approved", 2).await, failed, "{way}");
+        assert!(api.get(CSRS, "approved").await.unwrap().at("status.certificate").is_none(), "{way}");
+        assert_eq!(names_taken(&api).await, 0, "{way}: nobody is the node");
+        // One that is made again is another, for those who ask from now on; an administrator may know the machine.
+        if way == "deleted" {
+            api.create("secrets", bootstrap_token("abcdef", json!({groups: "system:bootstrappers:a"}))).await.unwrap();
+        }
+        api.patch(CSRS, "late", json!({"metadata": {"labels": {"looked": "again"}}})).await.unwrap();
+        tokio::time::sleep(ROUND).await;
+        assert_eq!(api.get(CSRS, "late").await.unwrap().at("status.conditions"), None, "{way}");
+        approve(&api, "late").await;
+    }
+}
+
+/// Its certificate is nobody's to renew, once the Node is deleted: also where that was approved before.
+#[tokio::test(start_paused = true)]
+async fn a_node_renews_its_certificate_while_there_is_the_node() {
+    let (store, env, dir) = (Arc::new(Memory::new()), clock(), tempfile::tempdir().unwrap());
+    let api = unable(store.clone(), env.clone()).await;
+    let renew = async |api: &Api, name: &str| {
+        let itself = User::new("system:node:n", ["system:nodes", "system:authenticated"]);
+        ask_of(api, itself, 1, rcgen::CertificateParams::default(), json!({"name": name})).await;
+    };
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}});
+    renew(&api, "before").await;
+    assert_eq!(decided(&api, "before").await, ["Denied NodeNotFound"]);
+    api.create("nodes", node.clone()).await.unwrap();
+    renew(&api, "approved").await;
+    assert_eq!(decided(&api, "approved").await, ["Approved AutoApproved"]);
+    api.delete("nodes", "n", Options::default()).await.unwrap();
+    drop(api);
+    let api = open(store, env, &dir).await;
+    assert_eq!(decided_by(&api, "approved", 2).await, ["Approved AutoApproved", "Failed NodeNotFound"]);
+    api.create("nodes", node).await.unwrap();
+    renew(&api, "with").await;
+    assert!(is_signed(&api, "with").await);
+    api.delete("nodes", "n", Options::default()).await.unwrap();
+    renew(&api, "after").await;
+    assert_eq!(decided(&api, "after").await, ["Denied NodeNotFound"]);
+}
+
+/// Who has the right by a binding that outlives him: a ServiceAccount that makes nodes join.
+#[tokio::test(start_paused = true)]
+async fn a_service_account_that_is_gone_lets_nobody_join() {
+    let dir = tempfile::tempdir().unwrap();
+    let api = open(Arc::new(Memory::new()), clock(), &dir).await;
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "joiner"}});
+    let made = api.create("serviceaccounts", account.clone()).await.unwrap();
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "joiner"},
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole",
+            "name": "system:certificates.k8s.io:certificatesigningrequests:nodeclient",
+        },
+        "subjects": [{"kind": "ServiceAccount", "name": "joiner", "namespace": "default"}],
+    });
+    api.create("clusterrolebindings.rbac.authorization.k8s.io", binding).await.unwrap();
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "asks"},
+        "rules": [{"apiGroups": ["certificates.k8s.io"], "resources": ["certificatesigningrequests"], "verbs": ["create"]}],
+    });
+    api.create("clusterroles.rbac.authorization.k8s.io", role).await.unwrap();
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "asks"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "asks"},
+        "subjects": [{"kind": "ServiceAccount", "name": "joiner", "namespace": "default"}],
+    });
+    api.create("clusterrolebindings.rbac.authorization.k8s.io", binding).await.unwrap();
+    let groups = ["system:serviceaccounts", "system:serviceaccounts:default", "system:authenticated"];
+    let user = User { uid: made.uid().to_owned(), ..User::new("system:serviceaccount:default:joiner", groups) };
+    let ask = async |name: &str| {
+        ask_of(&api, user.clone(), 1, rcgen::CertificateParams::default(), json!({"name": name})).await
+    };
+    api.delete("serviceaccounts", "joiner", Options::default()).await.unwrap();
+    for again in ["gone", "another"] {
+        ask(again).await;
+        assert_eq!(decided(&api, again).await, [""; 0], "{again}");
+        let asked = api.get(CSRS, again).await.unwrap();
+        assert!(asked.annotation(WAITS).unwrap().starts_with("there is no ServiceAccount of"), "{asked:?}");
+        api.create("serviceaccounts", account.clone()).await.ok();
+    }
+    let user = User { uid: api.get("serviceaccounts", "joiner").await.unwrap().uid().to_owned(), ..user.clone() };
+    ask_of(&api, user, 1, rcgen::CertificateParams::default(), json!({"name": "good"})).await;
+    assert!(is_signed(&api, "good").await);
 }

@@ -37,14 +37,7 @@ impl Cluster {
         let socket = bind(&dir.path().join("api.sock")).unwrap();
         let serving = tokio::spawn(serve(server.clone(), socket, Some(tls), std::future::pending()));
         let api = Api(server);
-        let token = json!({
-            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "bootstrap-token-abcdef", "namespace": "kube-system"},
-            "type": "bootstrap.kubernetes.io/token",
-            "stringData": {
-                "token-id": "abcdef", "token-secret": "0123456789abcdef", "usage-bootstrap-authentication": "true",
-            },
-        });
-        api.create("secrets", token).await.unwrap();
+        api.bootstrap_token("abcdef").await;
         Cluster { dir, pki, api, url, serving }
     }
 }

@@ -4,6 +4,7 @@ mod admission;
 mod apply;
 mod audit;
 mod behind;
+mod burdens;
 mod certificates;
 mod cron_jobs;
 mod custom;
@@ -90,6 +91,13 @@ impl Api {
     pub async fn watch(&self, resource: &str, options: Options) -> Result<Watch, Status> {
         self.0.watch(request(Verb::Watch, resource, "", None, options)).await
     }
+    /// Sees to it that there is a bootstrap token `ID.0123456789abcdef`, by which its holder may authenticate.
+    pub async fn bootstrap_token(&self, id: &str) {
+        match self.create("secrets", bootstrap_token(id, json!({}))).await {
+            Err(why) if !why.is_already_exists() => panic!("{why}"),
+            _ => {}
+        }
+    }
     pub async fn sub(
         &self,
         verb: Verb,
@@ -102,6 +110,18 @@ impl Api {
         let options = Options { patch_type: Some(PatchType::Merge), ..Options::default() };
         self.0.handle(Request { subresource, ..request(verb, resource, name, Some(body), options) }).await
     }
+}
+
+/// The Secret of a bootstrap token; `more`: further data, and other.
+pub fn bootstrap_token(id: &str, more: Value) -> Value {
+    let mut data = json!({
+        "token-id": id, "token-secret": "0123456789abcdef", "usage-bootstrap-authentication": "true",
+    });
+    data.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "bootstrap.kubernetes.io/token", "stringData": data,
+        "metadata": {"name": format!("bootstrap-token-{id}"), "namespace": "kube-system"},
+    })
 }
 
 /// A request of an administrator, in the namespace `default` where its kind is in one.

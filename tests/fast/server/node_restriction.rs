@@ -274,13 +274,19 @@ async fn a_node_is_asked_for_by_its_own_name_and_stays_cordoned() {
 #[tokio::test]
 async fn a_node_reports_no_address_of_pods_services_or_other_nodes() {
     let ranges = |text: &str| vec![text.parse().unwrap()];
-    let config =
-        Config { cluster_cidrs: ranges("10.244.0.0/16"), service_cidrs: ranges("10.96.0.0/16"), ..Config::default() };
+    let config = Config {
+        cluster_cidrs: ranges("10.244.0.0/16"),
+        service_cidrs: ranges("10.96.0.0/16"),
+        load_balancer_pool: Some("203.0.113.8/29".parse().unwrap()),
+        ..Config::default()
+    };
     let api = filled(Api::with(config).await).await;
     let no = |why: &str| format!("node \"n1\" cannot report the address {why}");
     let cases = [
         ("10.244.3.4", no("\"10.244.3.4\": it is in the range of Pods' addresses")),
         ("10.96.0.10", no("\"10.96.0.10\": it is in the range of Services' addresses")),
+        ("203.0.113.9", no("\"203.0.113.9\": it is in the pool of load balancer addresses")),
+        ("203.0.113.17", String::new()),
         ("192.0.2.2", no("\"192.0.2.2\": node \"n2\" has it")),
         ("::ffff:192.0.2.2", no("\"::ffff:192.0.2.2\": must be in canonical form (\"192.0.2.2\")")),
         ("2001:db8:0::1", no("\"2001:db8:0::1\": must be in canonical form (\"2001:db8::1\")")),
@@ -310,14 +316,20 @@ async fn a_node_reports_no_address_of_pods_services_or_other_nodes() {
     let answer = api.0.handle(Request { user: node("n3"), namespace: None, ..asked }).await;
     judge("a new one", answer, "node \"n3\" cannot report the address \"192.0.2.2\": node \"n2\" has it");
     // It calls from there: the machine has it, whoever has said so first.
-    for (address, proven) in [("192.0.2.2", true), ("::ffff:192.0.2.2", true), ("192.0.2.9", false)] {
-        let report = json!({"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.2"}]}});
+    let taken = no("\"192.0.2.2\": node \"n2\" has it");
+    for (address, reported, why) in [
+        ("192.0.2.2", "192.0.2.2", ""),
+        ("::ffff:192.0.2.2", "192.0.2.2", ""),
+        ("192.0.2.9", "192.0.2.2", &taken),
+        ("203.0.113.9", "203.0.113.9", ""),
+    ] {
+        let report = json!({"status": {"addresses": [{"type": "InternalIP", "address": reported}]}});
         let options = Options { patch_type: Some(PatchType::Merge), ..Options::default() };
         let asked = request(Verb::Patch, "nodes", "n1", Some(report), options);
         let address = Some(address.parse::<IpAddr>().unwrap().to_canonical());
         let called = Request { user: node("n1"), subresource: Some("status".into()), address, ..asked };
         let answer = api.0.handle(called).await;
-        judge("from there", answer, &if proven { String::new() } else { no("\"192.0.2.2\": node \"n2\" has it") });
+        judge("from there", answer, why);
         let back = json!({"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}]}});
         api.sub(Verb::Patch, "nodes", "n1", "status", back).await.unwrap();
     }

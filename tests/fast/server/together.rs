@@ -176,6 +176,7 @@ async fn names_of_nodes_to_come_are_taken_in_bounds() {
     let names = podwright::server::pki::Names::new("cluster.local", None, []);
     let pki = podwright::server::pki::Pki::open(dir.path(), &names, jiff::Timestamp::now()).unwrap();
     let api = Api::with(Config { authority: Some(pki.signer()), ..Config::default() }).await;
+    api.bootstrap_token("abcdef").await;
     let node_csr = |name: &str| csr("kubernetes.io/kube-apiserver-client-kubelet", &pem(name));
     let settled = async |name: &str| {
         loop {

@@ -10,7 +10,7 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use serde_json::{Value, json};
 
-use super::{Api, object_of, pod, request};
+use super::{Api, bootstrap_token, object_of, pod, request};
 
 impl Api {
     async fn account(&self, name: &str) -> Object {
@@ -139,16 +139,6 @@ async fn fixed_and_bootstrap_tokens_are_recognized() {
     assert!(StaticTokens::parse("abc").is_err());
     assert!(StaticTokens::parse("a,b\na,c").is_err());
 
-    let secret = |id: &str, more: Value| {
-        let mut data = json!({
-            "token-id": id, "token-secret": "0123456789abcdef", "usage-bootstrap-authentication": "true",
-        });
-        data.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        json!({
-            "apiVersion": "v1", "kind": "Secret", "type": "bootstrap.kubernetes.io/token", "stringData": data,
-            "metadata": {"name": format!("bootstrap-token-{id}"), "namespace": "kube-system"},
-        })
-    };
     let cases = [
         ("aaaaaa", json!({"auth-extra-groups": "system:bootstrappers:workers"}), true),
         ("bbbbbb", json!({"usage-bootstrap-authentication": "false"}), false),
@@ -158,7 +148,7 @@ async fn fixed_and_bootstrap_tokens_are_recognized() {
         ("ffffff", json!({"token-secret": "another"}), false),
     ];
     for (id, more, good) in cases {
-        api.create("secrets", secret(id, more)).await.unwrap();
+        api.create("secrets", bootstrap_token(id, more)).await.unwrap();
         let user = api.0.authenticate_token(&format!("{id}.0123456789abcdef"), &[]).await.map(|it| it.user);
         assert_eq!(user.is_ok(), good, "{id}: {user:?}");
         assert!(user.is_err() || user.unwrap().name == format!("system:bootstrap:{id}"));
@@ -350,6 +340,7 @@ async fn a_joining_node_gets_its_certificate_by_a_bootstrap_token() {
         })
     };
     let node = "kubernetes.io/kube-apiserver-client-kubelet";
+    api.bootstrap_token("abcdef").await;
     let joining = User::new("system:bootstrap:abcdef", ["system:bootstrappers", "system:authenticated"]);
     let issued = |csr: &Object| csr.at("status.certificate").is_some();
     let asked = csr("system:node:n1", "system:nodes");
@@ -364,6 +355,7 @@ async fn a_joining_node_gets_its_certificate_by_a_bootstrap_token() {
     assert!((3500..=3600).contains(&ends), "{ends}");
 
     // It renews its own by itself, not another's.
+    api.create("nodes", json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})).await.unwrap();
     let itself = User::new("system:node:n1", ["system:nodes", "system:authenticated"]);
     as_user(&api, &itself, Verb::Create, "", "", request("renew", &asked, node)).await.unwrap();
     settled(&api, "renew", issued).await;

@@ -110,6 +110,7 @@ fn addresses(review: &Review<'_>, node: &str, new: &Object, before: &Value) -> R
     // Compared with their types: a hostname that looks like an address is not checked against addresses of others.
     let known: HashSet<&Value> = before.as_array().into_iter().flatten().collect();
     let config = &review.server.config;
+    let of_pool = |ip: &IpAddr| config.load_balancer_pool.as_ref().is_some_and(|pool| pool.contains(ip));
     let mut added = Vec::new();
     for reported in list.iter().filter(|address| !known.contains(address)) {
         let (address, is_ip) =
@@ -132,6 +133,8 @@ fn addresses(review: &Review<'_>, node: &str, new: &Object, before: &Value) -> R
             None if among(&config.cluster_cidrs) => return refuse("it is in the range of Pods' addresses"),
             None if among(&config.service_cidrs) => return refuse("it is in the range of Services' addresses"),
             None if review.call.address == Some(names::plain_ip(ip)) => {}
+            // Whoever is to have it would never get it.
+            None if of_pool(&names::plain_ip(ip)) => return refuse("it is in the pool of load balancer addresses"),
             None => added.push(text),
         }
     }

@@ -42,7 +42,8 @@ const FORWARDED_PREFIXES: &[&str] = &["x-forwarded-"];
 /// How browsers pass a bearer token: as a WebSocket subprotocol.
 const BEARER_PROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
 /// What a browser takes from any answer and applies to its whole origin, which is this server's: to say it is not a backend's.
-/// (Upstream takes the first kind away, and lets the others pass.)
+/// (Upstream takes the first kind away, and lets the others pass.) What concerns a page alone passes: its backend could do the same by
+/// the page's content (Refresh, SourceMap, Link, Speculation-Rules, policies of documents, Reporting-Endpoints).
 const OURS: &[&str] = &[
     // How it is reached, and by whose certificates.
     "alt-svc",
@@ -51,30 +52,35 @@ const OURS: &[&str] = &[
     "public-key-pins-report-only",
     "strict-transport-security",
     // What is kept for it: caches, cookies, storage, dictionaries; how its pages are kept apart.
+    "activate-storage-access",
     "clear-site-data",
     "origin-agent-cluster",
+    "shared-storage-write",
     "set-cookie2",
     "use-as-dictionary",
     // Scripts that answer in its place.
     "service-worker-allowed",
     // Who is asked for credentials, and bound to it by them.
     "authentication-info",
+    "idp-signin-status",
     "secure-session-challenge",
     "secure-session-registration",
-    "sec-session-challenge",
-    "sec-session-registration",
     "set-login",
     "www-authenticate",
     // To whom it is told what is asked of it, and what each request tells.
     "accept-ch",
+    "accept-ch-lifetime",
     "critical-ch",
     "nel",
+    "observe-browsing-topics",
     "report-to",
     // Under which name it is in our own log.
     "audit-id",
 ];
-/// Whose scripts may ask it.
-const OUR_PREFIXES: &[&str] = &["access-control-"];
+/// Whose scripts may ask it; what is counted and auctioned in its name; and what browsers reserve to themselves, which may be any of
+/// that (`Sec-Session-Registration`, `Sec-Private-State-Token`), but for the words of a WebSocket.
+const OUR_PREFIXES: &[&str] = &["access-control-", "ad-auction-", "attribution-reporting-", "sec-"];
+const WEBSOCKET_PREFIX: &str = "sec-websocket-";
 /// Protocols that are HTTP again: what is asked within them would be authorized by nobody.
 const HTTP_AGAIN: &[&str] = &["h2c", "http/", "tls/"];
 
@@ -100,7 +106,8 @@ pub fn to_extension(headers: &mut HeaderMap) {
 fn without(headers: &mut HeaderMap, names: &[&str], prefixes: &[&str]) {
     let is_named = |name: &&HeaderName| {
         let name = name.as_str().replace('_', "-");
-        names.contains(&name.as_str()) || prefixes.iter().any(|prefix| name.starts_with(prefix))
+        let has_prefix = prefixes.iter().any(|prefix| name.starts_with(prefix));
+        names.contains(&name.as_str()) || has_prefix && !name.starts_with(WEBSOCKET_PREFIX)
     };
     let named: Vec<HeaderName> = headers.keys().filter(is_named).cloned().collect();
     named.iter().for_each(|name| drop(headers.remove(name)));
@@ -282,6 +289,18 @@ mod tests {
             ("NEL", "{}"),
             ("Report-To", "{}"),
             ("Set-Cookie2", "a=b"),
+            ("Activate-Storage-Access", "load"),
+            ("Shared-Storage-Write", "clear"),
+            ("Sec-Session-Registration", "(ES256);path=\"/\""),
+            ("Sec-Private-State-Token", "x"),
+            ("Attribution-Reporting-Register-Source", "{}"),
+            ("Ad-Auction-Allowed", "true"),
+            ("Observe-Browsing-Topics", "?1"),
+            ("Accept_CH", "Sec-CH-UA"),
+            ("Refresh", "0; url=/a"),
+            ("SourceMap", "a.js.map"),
+            ("Sec-WebSocket-Accept", "x"),
+            ("X-Total-Count", "1"),
             ("Content-Type", "text/plain"),
             ("Content-Security-Policy", "sandbox"),
             ("ETag", "\"1\""),
@@ -290,7 +309,18 @@ mod tests {
             ("Warning", "299 - \"x\""),
         ]);
         from_backend(&mut headers, &MOUNT);
-        let passed = ["content-security-policy", "content-type", "etag", "location", "set-cookie", "warning"];
+        let passed = [
+            "content-security-policy",
+            "content-type",
+            "etag",
+            "location",
+            "refresh",
+            "sec-websocket-accept",
+            "set-cookie",
+            "sourcemap",
+            "warning",
+            "x-total-count",
+        ];
         assert_eq!(names(&headers), passed);
     }
 
