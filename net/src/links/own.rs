@@ -46,11 +46,9 @@ impl Links {
         list_addresses(&mut self.route)
     }
 
-    /// Those of these addresses that are on `lo`.
-    pub fn addresses_of_loopback<'a>(&mut self, wanted: impl Iterator<Item = &'a IpAddr>) -> Result<Vec<IpAddr>> {
-        let all = self.addresses()?;
-        let has = |address: &&IpAddr| all.iter().any(|(on, net)| *on == LOOPBACK && net.addr() == **address);
-        Ok(wanted.filter(has).copied().collect())
+    /// Whether a link, by its index, is `lo`.
+    pub fn is_loopback(index: u32) -> bool {
+        index == LOOPBACK
     }
 
     /// A route of the node: `net dev link [via gateway] [src source]`, replacing one to the same net.

@@ -47,6 +47,17 @@ impl Made {
         let mut state = self.state.clone();
         state.addresses.extend(addresses);
         state.routes.extend(routes.into_iter().map(IpNet::trunc));
+        self.write(state)
+    }
+
+    /// Records that addresses are no longer on `lo`: from now on they are somebody else's there.
+    pub fn forget(&mut self, addresses: &[IpAddr]) -> Result<()> {
+        let mut state = self.state.clone();
+        state.addresses.retain(|address| !addresses.contains(address));
+        self.write(state)
+    }
+
+    fn write(&mut self, state: State) -> Result<()> {
         if state == self.state {
             return Ok(());
         }
