@@ -148,6 +148,8 @@ impl Network {
         // 4. Service addresses have a route, so that the node itself may call them; the DNS address is local.
         if make {
             made.note(&config.dns, &config.service_ranges)?;
+            let networks = addresses::networks(&addresses, &mut links, &made)?;
+            made.remember(networks.into_iter().collect())?;
             let (addresses, routes) = (config.dns.clone(), service_routes(&config, &addresses));
             links.set_own(&LinkState { addresses, routes, ..LinkState::default() })?;
         }
@@ -202,7 +204,7 @@ impl Network {
     pub fn addresses(&self) -> &[IpAddr] {
         &self.0.addresses
     }
-    /// Those of the node's addresses that a link has, with its prefix: who is on the same link.
+    /// Those of the node's addresses that a link has, or has lost, with its prefix: who is on the same link.
     ///
     /// # Errors
     ///
@@ -210,10 +212,8 @@ impl Network {
     pub async fn networks(&self) -> Result<Vec<IpNet>> {
         let inner = self.0.clone();
         blocking(move || {
-            let uplinks = lock(&inner.links).uplinks()?;
-            let nets: Vec<IpNet> = uplinks.into_iter().flat_map(|link| link.addresses).collect();
-            let on_link = |address: &IpAddr| nets.iter().find(|net| net.addr() == *address).copied();
-            Ok(inner.addresses.iter().filter_map(on_link).collect())
+            let mut links = lock(&inner.links);
+            addresses::networks(&inner.addresses, &mut links, &lock(&inner.presence).made)
         })
         .await
     }

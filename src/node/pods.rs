@@ -175,8 +175,12 @@ impl Pods {
         let gone: Vec<String> =
             self.workers.keys().filter(|uid| !statics.iter().any(|pod| pod.uid() == *uid)).cloned().collect();
         gone.iter().for_each(|uid| self.tell(uid, PodEvent::Gone));
-        for pod in statics.iter().filter(|pod| pod.host_network()) {
+        for pod in statics {
             if self.workers.contains_key(pod.uid()) {
+                continue;
+            }
+            if !pod.host_network() {
+                tracing::info!(pod = %pod.full_name(), "a static Pod waits for the server, which knows its policies");
                 continue;
             }
             match self.shared.executor.find_one(pod.uid()).await {

@@ -119,6 +119,9 @@ fn a_partitioned_node_keeps_its_pods_serving_each_other() {
         let lo = cluster.machines[1].ip("-br address show lo");
         if lo.contains("192.168.50.2") { Err(lo) } else { Ok(()) }
     });
+    eventually("their way is the link again", TIMEOUT, || {
+        contains(&cluster.machines[0].ip("route"), "via 192.168.50.2 dev eth0")
+    });
     reached(&client).unwrap();
     assert_eq!(state(&cluster), before);
     drop(answering);

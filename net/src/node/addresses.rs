@@ -131,6 +131,17 @@ pub(super) fn node_addresses(config: &NetworkConfig, links: &mut Links, made: &m
     Ok(wanted)
 }
 
+/// Those of the node's addresses that a link has, or has lost, with its prefix.
+pub(super) fn networks(own: &[IpAddr], links: &mut Links, made: &Made) -> Result<Vec<IpNet>> {
+    let on_links: Vec<IpNet> = links.uplinks()?.into_iter().flat_map(|link| link.addresses).collect();
+    let known = |address: &IpAddr| {
+        let lost = || made.networks().filter(|_| made.addresses().any(|kept| kept == *address));
+        let of = |net: &IpNet| net.addr() == *address;
+        on_links.iter().copied().find(of).or_else(|| lost().find(of))
+    };
+    Ok(own.iter().filter_map(known).collect())
+}
+
 /// The addresses that an earlier agent has kept on `lo` for links that had lost them, at most one a family.
 fn kept(config: &NetworkConfig, made: &Made, present: &[(u32, IpNet)]) -> Vec<IpAddr> {
     let ranges: Vec<IpNet> = config.service_ranges.iter().copied().chain(made.routes()).collect();
