@@ -61,6 +61,7 @@ impl Inner {
         let mended = lock(&self.presence).keep(&self.addresses, &mut links)?;
         if !mended.is_empty() {
             let wanted = self.link_state();
+            links::loopback_up(self.netns.fd())?;
             links.set_own(&wanted)?;
             links.route_again(&wanted.pods)?;
         }
