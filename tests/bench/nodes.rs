@@ -33,7 +33,9 @@ pub fn join() {
         let command = server.ok(&["token", "create", "--print-join-command"]);
         let words: Vec<&str> = command.split_whitespace().skip("podwright agent".split(' ').count()).collect();
         let name = format!("n{n}");
-        let mut agent = TestNode::of_joining(&[&["--isolated", "--node-name", &name], &words[..]].concat());
+        // Nodes that have joined report no address of another one's.
+        let own = ["--isolated", "--node-name", &name, "--node-ip", &format!("192.0.2.{n}")];
+        let mut agent = TestNode::of_joining(&[&own[..], &words[..]].concat());
         let begun = Instant::now();
         agent.spawn();
         server.wait("create", &[&format!("node/{name}")], TIMEOUT);
