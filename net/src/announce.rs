@@ -23,6 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use tokio::sync::watch;
 
 use crate::NodeNetns;
@@ -34,6 +35,8 @@ pub struct Wanted {
     pub cluster: u64,
     /// The nodes that may announce each address.
     pub addresses: BTreeMap<IpAddr, Arc<BTreeSet<String>>>,
+    /// Pods' ranges: a link that has no other addresses leads to no other machine.
+    pub pods: Vec<IpNet>,
 }
 
 /// The addresses that this node announces, and on which links.

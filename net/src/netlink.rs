@@ -35,7 +35,7 @@ mod watch;
 
 pub use count::has_more_than;
 pub use new_netns::new_netns;
-pub use packet::{Discovery, Frames, LONGEST, Received, Uplink, uplinks};
+pub use packet::{Discovery, Frames, LONGEST, Received, Uplink, leads_to_containers, uplinks};
 pub use route::Route;
 pub use watch::Watch;
 

@@ -1,5 +1,6 @@
 //! [`Network`]: a node's whole network, as an agent uses it.
 
+mod addresses;
 mod healing;
 mod made;
 mod peers;
@@ -18,7 +19,7 @@ use podwright_journal::JournalWriter;
 use serde::Serialize;
 use tokio::sync::Notify;
 
-use crate::cni::{Cni, CniConfig, PORT_MAPPINGS, Request};
+use crate::cni::{BANDWIDTH, Cni, CniConfig, PORT_MAPPINGS, Request};
 use crate::dataplane::{self, Carrier, Change, Dataplane, Followed, Keeper, NodeFacts, PolicyChanges, Relief, Service};
 use crate::ipam::Ipam;
 use crate::links::{self, LinkDetails, LinkState, Links, PodLink};
@@ -26,6 +27,7 @@ use crate::netlink::Socket;
 use crate::netns::NodeNetns;
 use crate::overlay::{Overlay, OverlayConfig};
 use crate::{Error, Family, Result};
+use addresses::{Presence, node_addresses, service_routes};
 use healing::Attached;
 pub use healing::{Healing, Repair};
 use made::Made;
@@ -44,9 +46,9 @@ pub struct NetworkConfig {
     pub isolated: bool,
     /// One that somebody else has made for it, with the links that lead to other machines; else an isolated node makes its own.
     pub netns: Option<PathBuf>,
-    /// The node's addresses, at most one a family. Those that no link has are put on `lo`, but not in a namespace that somebody else
-    /// has made. Empty: an isolated node gets 192.0.2.1 (and 2001:db8::1 where a Service range is IPv6), another one the sources of
-    /// its default routes, or the first addresses of its links.
+    /// The node's addresses, at most one a family. Those that no link has are put on `lo`, but not, at first, in a namespace that
+    /// somebody else has made. Empty: an isolated node gets 192.0.2.1 (and 2001:db8::1 where a Service range is IPv6), another one
+    /// the sources of its default routes, or the first addresses of its links.
     pub addresses: Vec<IpAddr>,
     /// The ClusterIP ranges; they also determine the node's families.
     pub service_ranges: Vec<IpNet>,
@@ -94,8 +96,8 @@ struct Inner {
     keeper: Mutex<Keeper>,
     /// The Pods whose links must be kept. Locked after `links`, and before `ipam`.
     attached: Mutex<BTreeMap<String, Attached>>,
-    /// Those of the node's addresses that are on `lo`.
-    on_loopback: Vec<IpAddr>,
+    /// Where the node's addresses are. Locked after `links`.
+    presence: Mutex<Presence>,
     peers: Peers,
     cni: Option<Cni>,
     /// Everything is being removed: nothing is to be mended any more.
@@ -146,10 +148,11 @@ impl Network {
         // 4. Service addresses have a route, so that the node itself may call them; the DNS address is local.
         if make {
             made.note(&config.dns, &config.service_ranges)?;
+            let networks = addresses::networks(&addresses, &mut links, &made)?;
+            made.remember(networks.into_iter().collect())?;
             let (addresses, routes) = (config.dns.clone(), service_routes(&config, &addresses));
             links.set_own(&LinkState { addresses, routes, ..LinkState::default() })?;
         }
-        let on_loopback = links.addresses_of_loopback(addresses.iter().chain(&config.dns))?;
         // 5. The allocated addresses: from the record, and from links and routes.
         let mut ipam = Ipam::open(&config.folder.join("ipam.json"));
         if make {
@@ -181,7 +184,7 @@ impl Network {
             followed,
             keeper,
             attached: Mutex::default(),
-            on_loopback,
+            presence: Mutex::new(Presence::new(made)),
             peers: Peers::default(),
             cni,
             removed: AtomicBool::new(false),
@@ -201,7 +204,7 @@ impl Network {
     pub fn addresses(&self) -> &[IpAddr] {
         &self.0.addresses
     }
-    /// Those of the node's addresses that a link has, with its prefix: who is on the same link.
+    /// Those of the node's addresses that a link has, or has lost, with its prefix: who is on the same link.
     ///
     /// # Errors
     ///
@@ -209,10 +212,8 @@ impl Network {
     pub async fn networks(&self) -> Result<Vec<IpNet>> {
         let inner = self.0.clone();
         blocking(move || {
-            let uplinks = lock(&inner.links).uplinks()?;
-            let nets: Vec<IpNet> = uplinks.into_iter().flat_map(|link| link.addresses).collect();
-            let on_link = |address: &IpAddr| nets.iter().find(|net| net.addr() == *address).copied();
-            Ok(inner.addresses.iter().filter_map(on_link).collect())
+            let mut links = lock(&inner.links);
+            addresses::networks(&inner.addresses, &mut links, &lock(&inner.presence).made)
         })
         .await
     }
@@ -367,8 +368,18 @@ impl Network {
 
     /// Whether plugins map the node's ports to Pods.
     pub fn plugins_map_ports(&self) -> bool {
+        self.plugins_are_capable(PORT_MAPPINGS)
+    }
+
+    /// Whether plugins limit Pods' traffic.
+    pub fn plugins_limit_bandwidth(&self) -> bool {
+        self.plugins_are_capable(BANDWIDTH)
+    }
+
+    /// Whether a plugin of the network that the next Pod is attached to declares this capability.
+    fn plugins_are_capable(&self, of: &str) -> bool {
         let network = self.0.cni.as_ref().and_then(|cni| cni.network().ok());
-        network.is_some_and(|network| network.is_capable(PORT_MAPPINGS))
+        network.is_some_and(|network| network.is_capable(of))
     }
 
     /// Whether Pods can be attached.
@@ -560,7 +571,7 @@ impl Network {
             errors.extend(links.set_overlay(&Overlay::default()).err());
             errors.extend(lock(&inner.dataplane).remove().err());
             // From the current configuration, and from earlier ones.
-            let made = Made::open(&inner.config.folder);
+            let made = &lock(&inner.presence).made;
             let routes: BTreeSet<IpNet> = inner.config.service_ranges.iter().copied().chain(made.routes()).collect();
             for range in &routes {
                 errors.extend(links.remove_route(range, "lo").err());
@@ -635,47 +646,11 @@ impl Inner {
     }
 }
 
-/// The addresses of a node without any: documentation ranges (RFC 5737, RFC 3849), which are not routed.
-const ISOLATED_V4: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
-const ISOLATED_V6: IpAddr = IpAddr::V6(std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1));
-
 /// The node's families: those of the Service ranges.
 fn families(config: &NetworkConfig) -> Vec<Family> {
     let wanted = |family: &Family| config.service_ranges.iter().any(|r| Family::of_net(r) == *family);
     let possible = |family: &Family| *family == Family::V4 || links::ipv6_available();
     Family::ALL.into_iter().filter(wanted).filter(possible).collect()
-}
-
-/// The node's addresses: the configured ones, added to `lo` if they are on no link; else the existing ones.
-fn node_addresses(config: &NetworkConfig, links: &mut Links, made: &mut Made) -> Result<Vec<IpAddr>> {
-    let families = families(config);
-    let wanted = match (config.addresses.is_empty(), config.isolated) {
-        (true, true) if config.netns.is_some() => links.first_addresses()?,
-        (false, _) => config.addresses.clone(),
-        (true, false) => links.default_sources()?,
-        (true, true) => [ISOLATED_V4, ISOLATED_V6].into_iter().filter(|a| families.contains(&Family::of(a))).collect(),
-    };
-    if let Some(address) = config.dns.iter().find(|address| wanted.contains(address)) {
-        return Err(Error::DnsOnNode(*address));
-    }
-    let present: BTreeSet<IpAddr> = links.addresses()?.into_iter().map(|(_, net)| net.addr()).collect();
-    let missing: Vec<IpAddr> = wanted.iter().filter(|a| !present.contains(a)).copied().collect();
-    if config.netns.is_some() {
-        let on_links: Vec<IpNet> = links.uplinks()?.into_iter().flat_map(|link| link.addresses).collect();
-        let elsewhere = wanted.iter().find(|address| !on_links.iter().any(|net| net.addr() == **address));
-        return elsewhere.map_or(Ok(wanted.clone()), |address| Err(Error::NotOnLink(*address)));
-    }
-    made.note(&missing, [])?;
-    for address in &missing {
-        links.add_address("lo", &IpNet::from(*address))?;
-    }
-    Ok(wanted)
-}
-
-/// The routes of Service addresses over `lo`, each with its source.
-fn service_routes(config: &NetworkConfig, addresses: &[IpAddr]) -> Vec<(IpNet, Option<IpAddr>)> {
-    let source = |range: &IpNet| addresses.iter().find(|a| Family::of(a) == Family::of_net(range)).copied();
-    config.service_ranges.iter().map(|range| (range.trunc(), source(range))).collect()
 }
 
 /// The first failure, if any.

@@ -104,6 +104,8 @@ pub struct Uplink {
     pub mtu: u32,
     /// With the prefix of who is on the same link.
     pub addresses: Vec<IpNet>,
+    /// Its name says that it leads to containers of this machine: its address is not the one that other machines know.
+    pub is_of_containers: bool,
 }
 
 /// What a node knows of itself.

@@ -174,8 +174,8 @@ pub struct Agent;
 impl Agent {
     /// Runs a node until `shutdown`.
     ///
-    /// 1. read what the host is, 2. open volumes and informers, 3. register the Node, 4. serve sessions,
-    /// 5. wait for the node's Pod range, 6. find what an earlier agent left and run the Pods.
+    /// 1. read what the host is, 2. open volumes and informers, 3. run static Pods that need no server, 4. register the Node,
+    /// 5. serve sessions, 6. wait for the node's Pod range, 7. find what an earlier agent left and run the Pods.
     ///
     /// # Errors
     ///
@@ -312,43 +312,55 @@ impl Agent {
             open: Default::default(),
         };
 
+        let shared = Arc::new(Shared {
+            env: env.clone(),
+            client: client.clone(),
+            recorder: recorder.clone(),
+            executor: Arc::new(Counted::new(machine.clone(), counters.clone())),
+            host: Host::new(&config.addresses),
+            config: config.clone(),
+            stop: shutdown.clone(),
+            started: usage::Started::default(),
+            residents,
+            pressure: pressure.clone(),
+            shutting_down: shutting_down.clone(),
+            counters,
+            used,
+            pace: probes::Pace::default(),
+            share: probes::Share::default(),
+        });
+
         let run = async {
             tokio::spawn(shutdown.clone().run_until_cancelled_owned(network_plugins::watch(network.clone(), plugins)));
-            node.register().await;
-            tokio::spawn(sessions.serve(shutdown.clone()));
-            let ranges = register::pod_ranges(&nodes).await;
-            network.set_pod_ranges(ranges.clone());
-            let followed = network.clone();
-            tokio::spawn(register::follow_pod_ranges(nodes.clone(), ranges, move |now| followed.set_pod_ranges(now)));
-            let looks = conflicting_tables::watch(network.clone(), recorder.clone(), config.name.clone(), conflicts);
-            tokio::spawn(shutdown.clone().run_until_cancelled_owned(looks));
-            let kept = (machine.volumes.clone(), client.clone(), recorder.clone(), config.name.clone());
-            tokio::spawn(volumes::local::follow(kept.0, kept.1, kept.2, kept.3, shutdown.clone()));
-            let shared = Arc::new(Shared {
-                env: env.clone(),
-                client: client.clone(),
-                recorder,
-                executor: Arc::new(Counted::new(machine.clone(), counters.clone())),
-                host: Host::new(&config.addresses),
-                config: config.clone(),
-                stop: shutdown.clone(),
-                started: usage::Started::default(),
-                residents,
-                pressure: pressure.clone(),
-                shutting_down: shutting_down.clone(),
-                counters,
-                used,
-                pace: probes::Pace::default(),
-                share: probes::Share::default(),
-            });
             storage::glance(&shared).await;
-            tokio::spawn(node.clone().heartbeat(nodes.clone()));
-            node.ready().await;
-            let labels = move || nodes.list().first().and_then(|n| n.metadata.labels.clone()).unwrap_or_default();
-            objects.synced().await;
-            tokio::spawn(usage::run(shared.clone(), wanted.clone()));
-            let pods = pods::Pods::new(shared, host.allocatable(config.max_pods), Box::new(labels), protections);
-            pods.run(wanted, Some((objects, machine.clone())), manager).await;
+            let (known, own) = (nodes.clone(), node.labels());
+            let labels = move || {
+                let known = known.list().first().map(|node| node.metadata.labels.clone().unwrap_or_default());
+                known.unwrap_or_else(|| own.iter().cloned().collect())
+            };
+            let (joined, measured) = (shared.clone(), wanted.clone());
+            let registered = async {
+                node.register().await;
+                tokio::spawn(sessions.serve(shutdown.clone()));
+                let ranges = register::pod_ranges(&nodes).await;
+                network.set_pod_ranges(ranges.clone());
+                let followed = network.clone();
+                tokio::spawn(register::follow_pod_ranges(nodes.clone(), ranges, move |now| {
+                    followed.set_pod_ranges(now);
+                }));
+                let looks =
+                    conflicting_tables::watch(network.clone(), recorder.clone(), config.name.clone(), conflicts);
+                tokio::spawn(shutdown.clone().run_until_cancelled_owned(looks));
+                let kept = (machine.volumes.clone(), client.clone(), recorder.clone(), config.name.clone());
+                tokio::spawn(volumes::local::follow(kept.0, kept.1, kept.2, kept.3, shutdown.clone()));
+                tokio::spawn(node.clone().heartbeat(nodes.clone()));
+                node.ready().await;
+                objects.synced().await;
+                tokio::spawn(usage::run(joined, measured));
+            };
+            let pods =
+                pods::Pods::new(shared.clone(), host.allocatable(config.max_pods), Box::new(labels), protections);
+            pods.run(wanted, registered, Some((objects.clone(), machine.clone())), manager).await;
         };
         tokio::select! {
             () = run => {}
@@ -445,7 +457,7 @@ impl Agent {
             let wanted = pods_of(&client, &config.name);
             tokio::spawn(usage::run(shared.clone(), wanted.clone()));
             let pods = pods::Pods::new(shared, host.allocatable(config.max_pods), Box::new(labels), protections);
-            pods.run(wanted, None, None).await;
+            pods.run(wanted, std::future::ready(()), None, None).await;
         };
         tokio::select! {
             () = run => {}

@@ -5,6 +5,7 @@ mod grants;
 
 use std::{
     collections::{BTreeMap, HashMap},
+    pin::pin,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -24,7 +25,7 @@ use super::{
     orders::Order,
     pod::{
         event::PodEvent,
-        intent::{Intent, Stop},
+        intent::{Failure, Intent, Stop},
         observed::{Observed, SandboxState},
         progress::Progress,
     },
@@ -84,18 +85,20 @@ impl Pods {
         }
     }
 
-    /// Runs all Pods, forever. `wanted`: those bound to this node; `machine`: the parts of a real node besides its executor;
-    /// `manager`: delays the machine's shutdown.
+    /// Runs all Pods, forever. `wanted`: those bound to this node; `registered`: resolves once the server knows the node, and the
+    /// node what its Pods need; `machine`: the parts of a real node besides its executor; `manager`: delays the machine's shutdown.
     ///
     /// 1. Tidy the machine, then listen to it.
-    /// 2. Wait for the first complete list of every source.
-    /// 3. Find existing Pods.
-    /// 4. Give each Pod its worker.
-    /// 5. Remove what belongs to none.
-    /// 6. Process events.
+    /// 2. Start the static Pods that need nothing of the server.
+    /// 3. Wait for the first complete list of every source, while events are processed.
+    /// 4. Find existing Pods.
+    /// 5. Give each Pod its worker.
+    /// 6. Remove what belongs to none.
+    /// 7. Process events.
     pub async fn run(
         mut self,
         wanted: Informer<Pod>,
+        registered: impl Future<Output = ()>,
         machine: Option<(Arc<Objects>, Arc<Machine>)>,
         manager: Option<shutdown::Manager>,
     ) {
@@ -103,42 +106,59 @@ impl Pods {
         let mut runtime_events = self.shared.executor.runtime_events();
         let (manifests, name) = (self.shared.config.manifests.as_deref(), &self.shared.config.name);
         let mut folder = manifests.map(|folder| static_pods::watch(folder, name));
-        wanted.synced().await;
-        let mut deltas = wanted.subscribe();
-        let statics = match &mut folder {
-            Some(folder) => folder.recv().await.unwrap_or_default(),
-            None => Vec::new(),
-        };
-        self.adopt(&wanted, &statics).await;
-        self.shared.residents.recovered();
-        let living = self.workers.keys().cloned().collect();
-        for error in self.shared.executor.sweep(living).await {
-            tracing::warn!(error, "failed to remove what an earlier Pod left behind");
-        }
         let (orders, mut asked) = mpsc::unbounded_channel();
         if let Some(manager) = manager {
             tokio::spawn(manager.run(self.shared.clone(), orders.clone()));
         }
-        tokio::spawn(storage::run(self.shared.clone(), orders));
+        let mut statics = match &mut folder {
+            Some(folder) => folder.recv().await.unwrap_or_default(),
+            None => Vec::new(),
+        };
+        self.independent(&statics).await;
+        let mut listed = pin!(async {
+            registered.await;
+            wanted.synced().await;
+        });
+        // `None`: until all are listed.
+        let mut deltas = None;
         let mut changes = machine.as_ref().map(|(objects, _)| objects.changes());
         let mut damaged = machine.as_ref().map(|(_, machine)| damaged_files(machine.clone()));
         let mut upkeep = tokio::time::interval(UPKEEP);
         loop {
             self.shared.counters.turned();
             tokio::select! {
-                Some(delta) = deltas.recv() => self.delta(delta),
+                () = &mut listed, if deltas.is_none() => {
+                    deltas = Some(wanted.subscribe());
+                    self.adopt(&wanted, &statics).await;
+                    self.shared.residents.recovered();
+                    let living = self.workers.keys().cloned().collect();
+                    for error in self.shared.executor.sweep(living).await {
+                        tracing::warn!(error, "failed to remove what an earlier Pod left behind");
+                    }
+                    // Whom to evict is chosen among all.
+                    tokio::spawn(storage::run(self.shared.clone(), orders.clone()));
+                }
+                Some(delta) = next(&mut deltas) => self.delta(delta),
                 Some(event) = runtime_events.recv() => self.on_runtime_event(event).await,
                 Some(ended) = self.ended.recv() => self.ended(ended),
                 Some(order) = asked.recv() => self.ordered(order),
                 Some(uid) = self.due.1.recv() => self.replace(&uid).await,
-                Some(statics) = next(&mut folder) => self.statics(statics),
+                Some(now) = next(&mut folder) => {
+                    statics = now;
+                    match deltas.is_some() {
+                        true => self.statics(statics.clone()),
+                        false => self.independent(&statics).await,
+                    }
+                }
                 Some(uid) = next(&mut damaged) => {
                     tracing::warn!(uid, "rewriting a Pod's volume files that were changed by something else");
                     self.tell(&uid, PodEvent::Resync);
                 }
                 Some(changed) = next(&mut changes) => self.resync(&self.references.to(&changed)),
                 _ = upkeep.tick() => {
-                    self.mirrors.retry();
+                    if deltas.is_some() {
+                        self.mirrors.retry();
+                    }
                     self.grant_pending();
                     if let Some((_, machine)) = &machine {
                         self.resync(&machine.volumes.stale_tokens());
@@ -148,10 +168,37 @@ impl Pods {
         }
     }
 
+    /// Before anything is heard from the server: gives static Pods on the node's network their workers, as the server itself may be
+    /// one of them, and ends those whose manifest is gone. Pods with a network of their own wait: their policies are unknown. So do
+    /// those that are not admitted: the server may know labels of the node that the node does not.
+    async fn independent(&mut self, statics: &[Arc<Pod>]) {
+        let gone: Vec<String> =
+            self.workers.keys().filter(|uid| !statics.iter().any(|pod| pod.uid() == *uid)).cloned().collect();
+        gone.iter().for_each(|uid| self.tell(uid, PodEvent::Gone));
+        for pod in statics {
+            if self.workers.contains_key(pod.uid()) {
+                continue;
+            }
+            if !pod.host_network() {
+                tracing::info!(pod = %pod.full_name(), "a static Pod waits for the server, which knows its policies");
+                continue;
+            }
+            match self.shared.executor.find_one(pod.uid()).await {
+                Some(RecoveredPod { pod: admitted, mut seen, progress }) => {
+                    restore_status::carry_over(pod, &mut seen);
+                    self.spawn(pod.clone(), (Intent::Run, seen, progress), Allocation::of(&admitted));
+                }
+                None if self.admits(pod, &Allocation::recalled(pod)).is_ok() => self.begin(pod.clone()),
+                None => {}
+            }
+        }
+    }
+
     /// Starts workers for found Pods and for desired ones; a found Pod that is not desired any more gets a worker that ends it.
     async fn adopt(&mut self, wanted: &Informer<Pod>, statics: &[Arc<Pod>]) {
         let mut found: HashMap<String, RecoveredPod> =
             self.shared.executor.find().await.into_iter().map(|f| (f.pod.uid().to_owned(), f)).collect();
+        found.retain(|uid, _| !self.workers.contains_key(uid));
         let mut pods: Vec<Arc<Pod>> = wanted.list().into_iter().filter(|p| !p.is_mirror()).collect();
         pods.sort_by(|a, b| a.metadata.creation_timestamp.cmp(&b.metadata.creation_timestamp));
         for pod in pods.iter().chain(statics) {
@@ -339,25 +386,27 @@ impl Pods {
         let (seen, progress) = restore_status::recall(&pod, self.shared.env.now());
         let fresh = pod.metadata.deletion_timestamp.is_none() && !pod.is_terminal();
         let allocated = Allocation::recalled(&pod);
-        if fresh {
-            let others = self.others(pod.uid());
-            let admitted = allocated.overlay(pod.clone());
-            let labels = (self.labels)();
-            let open = shutdown::admit(*self.shared.shutting_down.borrow());
-            let room = || storage::pressure::admit(&admitted, *self.shared.pressure.borrow());
-            let admit = || admit(&admitted, &others, &self.allocatable, &labels, &self.protections);
-            if let Err(failure) = open.and_then(|()| room()).and_then(|()| admit()) {
-                self.shared.recorder.warning(pod.about(None), &failure.reason, failure.message.clone());
-                let deadline = self.shared.env.now();
-                let failure = Some(failure);
-                intent = Intent::Stop(Stop { deadline, grace: 0, failure, remove: false, disruption: false });
-            }
+        if fresh && let Err(failure) = self.admits(&pod, &allocated) {
+            self.shared.recorder.warning(pod.about(None), &failure.reason, failure.message.clone());
+            let deadline = self.shared.env.now();
+            let failure = Some(failure);
+            intent = Intent::Stop(Stop { deadline, grace: 0, failure, remove: false, disruption: false });
         }
         let (uid, granted) = (pod.uid().to_owned(), allocated.satisfies(&pod));
         self.spawn(pod, (intent, seen, progress), allocated);
         if !granted {
             self.grant(&uid);
         }
+    }
+
+    /// Whether a Pod may start here.
+    fn admits(&self, pod: &Arc<Pod>, allocated: &Allocation) -> Result<(), Failure> {
+        let others = self.others(pod.uid());
+        let admitted = allocated.overlay(pod.clone());
+        let labels = (self.labels)();
+        shutdown::admit(*self.shared.shutting_down.borrow())?;
+        storage::pressure::admit(&admitted, *self.shared.pressure.borrow())?;
+        admit(&admitted, &others, &self.allocatable, &labels, &self.protections)
     }
 
     /// The current Pods of the manifest folder.

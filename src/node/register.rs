@@ -155,7 +155,8 @@ impl Registration {
         self.report(&existing).await
     }
 
-    fn labels(&self) -> Vec<(String, String)> {
+    /// Those that the node gives itself.
+    pub fn labels(&self) -> Vec<(String, String)> {
         let own = [
             ("kubernetes.io/hostname", self.config.name.as_str()),
             ("kubernetes.io/os", "linux"),

@@ -228,10 +228,10 @@ impl Worker {
                 shared.recorder.normal(about, &reason, message);
             }
             Effect::WarnOfShortcomings { pod, unless_of } => {
-                if unless_of.is_none_or(|before| shared.executor.shortcomings(&before).is_empty()) {
-                    for shortcoming in shared.executor.shortcomings(&pod) {
-                        shared.recorder.warning(pod.about(None), "LimitsNotEnforced", shortcoming);
-                    }
+                let known = unless_of.map(|before| shared.executor.shortcomings(&before)).unwrap_or_default();
+                let all = shared.executor.shortcomings(&pod).into_iter();
+                for shortcoming in all.filter(|shortcoming| !known.contains(shortcoming)) {
+                    shared.recorder.warning(pod.about(None), "LimitsNotEnforced", shortcoming);
                 }
             }
             Effect::Forget(pod, attempt) => {

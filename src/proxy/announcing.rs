@@ -11,12 +11,12 @@ use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use podwright_api::load_balancer::{CONDITION, EXCLUDED, FROM_NODES};
 use podwright_client::Key;
-use podwright_net::announce::Wanted;
 use podwright_net::dataplane::ids::fnv;
+use podwright_net::{IpNet, announce::Wanted};
 
 use super::compile::balancer_addresses;
 use super::endpoints::{is_ready, is_usable};
-use super::facts::node_addresses;
+use super::facts::{node_addresses, pod_ranges};
 use super::objects::Objects;
 
 /// The addresses of one Service, and the nodes that have its endpoints; `None`: any node leads to them.
@@ -33,6 +33,8 @@ pub struct Announcing {
     nodes: Arc<BTreeSet<String>>,
     /// Nodes' own addresses: their links have these, and nobody else answers for them.
     occupied: BTreeSet<IpAddr>,
+    /// Nodes' Pod ranges.
+    pods: Vec<IpNet>,
     cluster: u64,
 }
 
@@ -51,8 +53,9 @@ impl Announcing {
         if nodes {
             let all = objects.nodes();
             let (able, occupied) = (Arc::new(able(&all)), all.iter().flat_map(|node| node_addresses(node)).collect());
-            is_new |= self.nodes != able || self.occupied != occupied;
-            (self.nodes, self.occupied) = (able, occupied);
+            let pods = all.iter().flat_map(|node| pod_ranges(node)).collect();
+            is_new |= self.nodes != able || self.occupied != occupied || self.pods != pods;
+            (self.nodes, self.occupied, self.pods) = (able, occupied, pods);
         }
         let api = Key::new("default", "kubernetes");
         if services.contains(&api) {
@@ -79,7 +82,7 @@ impl Announcing {
                     .or_insert_with(|| candidates.clone());
             }
         }
-        Wanted { cluster: self.cluster, addresses }
+        Wanted { cluster: self.cluster, addresses, pods: self.pods.clone() }
     }
 
     /// The Services that have an address.

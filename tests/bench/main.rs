@@ -9,8 +9,11 @@ mod support;
 mod api;
 mod dataplane;
 mod idle;
+mod network;
+mod nodes;
 mod podman;
 mod pods;
+mod policies;
 mod rest;
 mod rollout;
 mod scheduler;
@@ -35,6 +38,13 @@ const BENCHES: &[(&str, fn())] = &[
     ("scheduler", scheduler::speed),
     ("rollout", rollout::deployment),
     ("endpoint", dataplane::endpoint),
+    ("routes", network::routes),
+    ("vxlan", network::vxlan),
+    ("failover", network::failover),
+    ("join", nodes::join),
+    ("agents", nodes::agents),
+    ("rolling", nodes::rolling),
+    ("policies", policies::changes),
     ("sizes", sizes::binaries),
 ];
 

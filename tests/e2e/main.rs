@@ -43,6 +43,7 @@ mod node;
 mod node_loss;
 mod observability;
 mod on_etcd;
+mod partition;
 mod pod_network;
 mod policy_conformance;
 mod private_images;

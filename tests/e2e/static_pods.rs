@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, time::Duration};
 
-use crate::support::{TestNode, contains, eventually, leftovers::Machine};
+use crate::support::{TestNode, contains, eventually, leftovers::Machine, node::busybox_tar};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -101,5 +101,59 @@ fn a_file_is_a_pod_and_its_mirror_only_shows_it() {
         if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
     });
     drop(node);
+    untouched.assert_unchanged();
+}
+
+/// What a Pod's container has said, as its node has it; empty: nothing.
+fn said(agent: &TestNode, pod: &str) -> String {
+    let folders = fs::read_dir(agent.dir.path().join("log")).into_iter().flatten().flatten();
+    let of_pod = folders.map(|entry| entry.path()).find(|path| path.to_string_lossy().contains(&format!("_{pod}-n1_")));
+    of_pod.and_then(|folder| fs::read_to_string(folder.join("c/0.log")).ok()).unwrap_or_default()
+}
+
+/// As after a reboot: nothing of the node is left in the kernel, and its server is not there; it may be one of these Pods.
+#[test]
+fn those_on_the_nodes_network_need_no_server_to_start() {
+    let mut server = TestNode::server(&[]);
+    let mut agent = TestNode::agent(&server, "n1");
+    let untouched = Machine::untouched(agent.dir.path());
+    let tar = busybox_tar().to_str().unwrap();
+    server.ok(&["image", "--node", "n1", "import", tar, "localhost/busybox:1"]);
+    server.apply(&manifest("of the server").replace("name: web", "name: api"));
+    server.wait("condition=Ready", &["pods", "--all"], TIMEOUT);
+    server.kill();
+    agent.terminate();
+    let (folder, of_host) = (agent.dir.path().join("manifests"), "spec:\n  hostNetwork: true");
+    put(&folder, "host.yaml", &manifest("first").replace("name: web", "name: host").replace("spec:", of_host));
+    put(&folder, "web.yaml", &manifest("with an address"));
+    agent.spawn();
+    eventually("it speaks", TIMEOUT, || contains(&said(&agent, "host"), "first\n").map_err(|e| e + &agent.log()));
+    // The folder is followed, and another agent takes over.
+    put(&folder, "host.yaml", &manifest("second").replace("name: web", "name: host").replace("spec:", of_host));
+    eventually("the new one speaks", TIMEOUT, || {
+        let said = said(&agent, "host");
+        // The first one's folder goes with it.
+        contains(&said, "second\n").map_err(|e| e + &agent.log())
+    });
+    agent.kill();
+    agent.spawn();
+    // Those with an address of their own are judged by policies that nobody knows; those of the server are the server's.
+    assert_eq!([said(&agent, "web"), said(&agent, "api")], ["", ""]);
+    server.spawn();
+    server.wait_answering();
+    for name in ["host", "web"] {
+        server.wait("create", &[&format!("pod/{name}-n1")], TIMEOUT);
+        server.wait("condition=Ready", &[&format!("pod/{name}-n1")], TIMEOUT);
+    }
+    let restarts = server.field(&["pod", "host-n1"], ".status.containerStatuses[0].restartCount");
+    let said = said(&agent, "host");
+    assert_eq!((restarts.as_str(), said.matches("second\n").count()), ("0", 1), "{said}");
+    for name in ["host", "web"] {
+        fs::remove_file(folder.join(format!("{name}.yaml"))).unwrap();
+        server.wait("delete", &[&format!("pod/{name}-n1")], TIMEOUT);
+    }
+    server.ok(&["delete", "pods", "--all"]);
+    drop(agent);
+    drop(server);
     untouched.assert_unchanged();
 }

@@ -28,6 +28,7 @@ mod net_healing;
 mod net_hostile;
 mod net_links;
 mod net_overlay;
+mod net_partition;
 mod net_policies;
 mod net_proxy;
 mod net_scarce;

@@ -189,3 +189,29 @@ async fn covered(folder: PathBuf) {
     volumes.remove(&pod, None, &JournalWriter::none()).await.unwrap();
     assert!(!own.exists());
 }
+
+/// Agents before gave their mounts no name: such a one is kept, unless something lies over it.
+#[test]
+fn a_volume_of_an_older_agent_is_kept() {
+    apart(false, of_older);
+}
+
+async fn of_older(folder: PathBuf) {
+    for covered in [false, true] {
+        let (_server, volumes, pod) = opened_with(&folder, in_memory(), Removals::default()).await;
+        let file = volumes.folder(&pod).join("volumes/v/file");
+        let own = file.parent().unwrap().to_owned();
+        tmpfs(&own);
+        fs::write(&file, "older").unwrap();
+        if covered {
+            tmpfs(&own);
+        }
+        set_up(&volumes, &pod, &Facts::default()).await.unwrap();
+        nix::mount::umount(&own).unwrap();
+        let mended = volumes.mend().await.len();
+        let shown = fs::read_to_string(&file).unwrap_or_default();
+        assert_eq!((mended, shown.as_str()), (usize::from(!covered), "older"), "{covered}");
+        volumes.remove(&pod, None, &JournalWriter::none()).await.unwrap();
+        assert!(!own.exists());
+    }
+}

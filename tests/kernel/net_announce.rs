@@ -75,7 +75,7 @@ impl Wire {
 fn wanted(names: &[&str]) -> Wanted {
     let candidates: Arc<BTreeSet<String>> = Arc::new(names.iter().map(|name| (*name).to_owned()).collect());
     let addresses = ADDRESSES.iter().map(|address| (address.parse().unwrap(), candidates.clone())).collect();
-    Wanted { cluster: CLUSTER, addresses }
+    Wanted { cluster: CLUSTER, addresses, ..Wanted::default() }
 }
 
 impl Node {
@@ -179,6 +179,37 @@ fn one_node_answers_for_each_address_and_another_one_once_it_has_died() {
 }
 
 /// Who may announce alone does, and what is wanted no longer is answered for by nobody.
+/// Containers' links lead to no other machine: those named so, and those that have Pods' addresses alone.
+#[test]
+fn nothing_is_announced_on_links_of_containers() {
+    let netns = netlink::new_netns().unwrap();
+    let ip = |words: &str| run_in(netns.as_fd(), "ip", &words.split(' ').collect::<Vec<_>>());
+    let links = [
+        ("eth0", "192.168.50.1/24"),
+        ("docker0", "172.17.0.1/16"),
+        ("br-1f2e3d4c5b6a", "172.18.0.1/16"),
+        ("br-lan", "192.168.51.1/24"),
+        ("cni0", "10.88.0.1/16"),
+        ("mine", "10.244.1.1/24"),
+        ("both", "10.244.1.2/24"),
+    ];
+    for (number, (name, address)) in links.into_iter().enumerate() {
+        ip(&format!("link add {name} up type veth peer name end{number}"));
+        ip(&format!("link set end{number} up"));
+        ip(&format!("address add {address} dev {name}"));
+    }
+    ip("address add 192.168.52.1/24 dev both");
+    let pods: Vec<IpNet> = vec!["10.244.1.0/24".parse().unwrap()];
+    let names = |pods: &[IpNet]| {
+        let found = netlink::in_netns(netns.as_fd(), || netlink::uplinks(pods)).unwrap().unwrap();
+        // The other ends have link-local addresses of IPv6.
+        found.into_iter().map(|link| link.name).filter(|name| !name.starts_with("end")).collect::<BTreeSet<String>>()
+    };
+    let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<String>>();
+    eventually(|| names(&[]), |found| *found == set(&["eth0", "br-lan", "both", "mine"]));
+    assert_eq!(names(&pods), set(&["eth0", "br-lan", "both"]));
+}
+
 #[test]
 fn what_is_wanted_is_followed() {
     let (_wire, machines, client, nodes) = three();
@@ -213,7 +244,7 @@ fn whatever_is_sent_on_the_link_takes_no_address_away() {
     let (begin, node) = (Instant::now(), Node::start(&machine, "n1", wanted(&["n1", "n2"])));
     eventually(|| ADDRESSES.iter().all(|address| node.has(address)), |all| *all);
     let sockets = netlink::in_netns(client.netns.as_fd(), || {
-        let link = netlink::uplinks().unwrap().remove(0);
+        let link = netlink::uplinks(&[]).unwrap().remove(0);
         [HEARTBEAT, 0x0806].map(|kind| (kind, Frames::open(&link, kind).unwrap()))
     });
     let sockets = sockets.unwrap();

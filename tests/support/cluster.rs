@@ -28,7 +28,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    fn start() -> Machine {
+    pub fn start() -> Machine {
         let holder = Command::new("unshare").args(["--net", "sleep", "1000"]).stdin(Stdio::null()).spawn().unwrap();
         let netns = PathBuf::from(format!("/proc/{}/ns/net", holder.id()));
         let machine = Machine { holder, netns };
@@ -40,6 +40,11 @@ impl Machine {
             }
         });
         machine
+    }
+
+    /// The process that keeps it, for `ip link set netns`.
+    pub fn pid(&self) -> u32 {
+        self.holder.id()
     }
 
     /// Runs `ip` there.

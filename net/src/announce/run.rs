@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -85,7 +86,7 @@ impl<'a> Node<'a> {
         let (questions, mut questions_here) = mpsc::channel(QUEUE);
         let ears = Ears { beats, questions };
         let (found, mut found_here) = mpsc::channel(1);
-        let _looking = Ending(tokio::spawn(look(netns.clone(), found)).abort_handle());
+        let _looking = Ending(tokio::spawn(look(netns.clone(), wanted.clone(), found)).abort_handle());
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -201,14 +202,14 @@ impl Drop for Ending {
 }
 
 /// Lists the links for ever, and opens sockets on new ones.
-async fn look(netns: NodeNetns, found: mpsc::Sender<Found>) {
+async fn look(netns: NodeNetns, wanted: watch::Receiver<Arc<Wanted>>, found: mpsc::Sender<Found>) {
     let mut known: BTreeMap<u32, Uplink> = BTreeMap::new();
     let mut again = interval(LOOK);
     again.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         again.tick().await;
-        let before = known.clone();
-        match netns.run(move || compare(before)).await.and_then(|compared| compared) {
+        let (before, wanted) = (known.clone(), wanted.borrow().clone());
+        match netns.run(move || compare(before, &wanted.pods)).await.and_then(|compared| compared) {
             Ok((all, Found { gone, new })) if !gone.is_empty() || !new.is_empty() => {
                 known = all;
                 if found.send(Found { gone, new }).await.is_err() {
@@ -222,8 +223,9 @@ async fn look(netns: NodeNetns, found: mpsc::Sender<Found>) {
 }
 
 /// All links, and how they differ from those that were known. One that cannot be used is tried again when it has changed.
-fn compare(known: BTreeMap<u32, Uplink>) -> Result<(BTreeMap<u32, Uplink>, Found)> {
-    let all: BTreeMap<u32, Uplink> = uplinks()?.into_iter().take(MOST_LINKS).map(|link| (link.index, link)).collect();
+fn compare(known: BTreeMap<u32, Uplink>, pods: &[IpNet]) -> Result<(BTreeMap<u32, Uplink>, Found)> {
+    let all: BTreeMap<u32, Uplink> =
+        uplinks(pods)?.into_iter().take(MOST_LINKS).map(|link| (link.index, link)).collect();
     let gone = known.iter().filter(|(index, link)| all.get(index) != Some(link)).map(|(index, _)| *index).collect();
     let mut new = Vec::new();
     for link in all.values().filter(|link| known.get(&link.index) != Some(link)) {

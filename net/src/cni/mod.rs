@@ -32,6 +32,8 @@ use record::{Attachment, Records};
 
 /// The capability of plugins that map ports of the node to a Pod.
 pub const PORT_MAPPINGS: &str = "portMappings";
+/// The capability of limiting traffic.
+pub const BANDWIDTH: &str = "bandwidth";
 
 /// Why plugins did not attach a Pod, or take back.
 #[derive(Debug, thiserror::Error)]

@@ -20,7 +20,7 @@ use super::names::LOOPBACK;
 use super::read::{Link, MainRoute, list_addresses, list_links, list_routes};
 use super::requests::{add_address, add_neighbour, ignore, ipv6_available, new_route, route_to};
 use super::settings::{generates_none, host_end_settings};
-use crate::netlink::Route;
+use crate::netlink::{Route, leads_to_containers};
 use crate::overlay::{Hop, LEAST_MTU, MOST_MTU, Mac, Over, Overlay, Tunnel, Uplink};
 use crate::{Family, Result, message};
 
@@ -56,7 +56,7 @@ pub(super) struct Found {
 }
 
 impl Links {
-    /// The links that lead to other machines: those that are neither the node's own nor a Pod's.
+    /// The links that may lead to other machines: those that are neither the node's own nor a Pod's.
     ///
     /// # Errors
     ///
@@ -68,7 +68,8 @@ impl Links {
         };
         let uplink = |link: Link| {
             let own = addresses.iter().filter(|(index, _)| *index == link.index).map(|(_, net)| *net);
-            Uplink { index: link.index, mtu: link.mtu, addresses: own.collect() }
+            let is_of_containers = leads_to_containers(&link.name);
+            Uplink { index: link.index, mtu: link.mtu, addresses: own.collect(), is_of_containers }
         };
         let all = list_links(&mut self.route)?.into_iter().filter(is_uplink).map(uplink);
         Ok(all.filter(|link| !link.addresses.is_empty()).collect())
@@ -413,7 +414,7 @@ mod tests {
             pod_ranges: nets(&["10.244.1.0/24"]),
             service_ranges: nets(&["10.96.0.0/16"]),
             networks: nets(&["192.168.50.1/24"]),
-            uplinks: vec![Uplink { index: 7, mtu: 1500, addresses: nets(&["192.168.50.1/24"]) }],
+            uplinks: vec![Uplink { index: 7, mtu: 1500, addresses: nets(&["192.168.50.1/24"]), ..Uplink::default() }],
         };
         let peer = |n: usize| Peer {
             name: format!("peer{n}"),

@@ -46,11 +46,9 @@ impl Links {
         list_addresses(&mut self.route)
     }
 
-    /// Those of these addresses that are on `lo`.
-    pub fn addresses_of_loopback<'a>(&mut self, wanted: impl Iterator<Item = &'a IpAddr>) -> Result<Vec<IpAddr>> {
-        let all = self.addresses()?;
-        let has = |address: &&IpAddr| all.iter().any(|(on, net)| *on == LOOPBACK && net.addr() == **address);
-        Ok(wanted.filter(has).copied().collect())
+    /// Whether a link, by its index, is `lo`.
+    pub fn is_loopback(index: u32) -> bool {
+        index == LOOPBACK
     }
 
     /// A route of the node: `net dev link [via gateway] [src source]`, replacing one to the same net.
@@ -93,7 +91,8 @@ impl Links {
     /// No link has any, or the kernel does not list them.
     pub fn first_addresses(&mut self) -> Result<Vec<IpAddr>> {
         let mut all = self.default_sources()?;
-        let on_links: Vec<IpAddr> = self.uplinks()?.iter().flat_map(|link| &link.addresses).map(IpNet::addr).collect();
+        let links = self.uplinks()?.into_iter().filter(|link| !link.is_of_containers);
+        let on_links: Vec<IpAddr> = links.flat_map(|link| link.addresses).map(|net| net.addr()).collect();
         for address in on_links.into_iter().filter(|address| !is_link_local(address)) {
             if !all.iter().any(|has| Family::of(has) == Family::of(&address)) {
                 all.push(address);

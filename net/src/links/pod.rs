@@ -1,6 +1,6 @@
 //! The link of one Pod: its two ends, their addresses, neighbours and routes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -70,6 +70,19 @@ impl Links {
             up: true,
             mtu: self.pod_mtu,
         })
+    }
+
+    /// Adds the routes to these Pods where their links are: the kernel removes all of them at once, with the address that is their
+    /// source. What fails here is found by comparing.
+    pub fn route_again(&mut self, pods: &BTreeMap<String, Vec<IpAddr>>) -> Result<()> {
+        for link in self.list()? {
+            if let Some(addresses) = pods.get(&link.owner)
+                && let Err(error) = self.routes_to(link.index, addresses)
+            {
+                tracing::debug!(%error, owner = link.owner, "failed to add the routes to a Pod again");
+            }
+        }
+        Ok(())
     }
 
     /// Removes several Pods' links at the cost of one: the kernel waits some 20 ms for readers (RCU) at each removal, however many

@@ -1,11 +1,12 @@
 //! Sockets of single links: frames of one ethertype (packet(7)), and neighbour discovery (icmp6); and the links that have some.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io::IoSliceMut;
-use std::net::{Ipv6Addr, SocketAddrV6};
+use std::net::{IpAddr, Ipv6Addr, SocketAddrV6};
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+use ipnet::IpNet;
 use nix::errno::Errno;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
@@ -35,19 +36,20 @@ pub struct Uplink {
     at: LinkAddr,
 }
 
-/// The Ethernet links with addresses in the calling thread's network namespace that are up, but Pods' and our own tunnels.
+/// The Ethernet links with addresses in the calling thread's network namespace that are up and lead to other machines: neither
+/// containers' ([`leads_to_containers`]) nor those whose addresses are all in `pods`, which network plugins have made.
 ///
 /// # Errors
 ///
 /// The kernel does not list them (getifaddrs(3)).
-pub fn uplinks() -> Result<Vec<Uplink>> {
+pub fn uplinks(pods: &[IpNet]) -> Result<Vec<Uplink>> {
     let failed = |e: Errno| Error::call("getifaddrs", e.into());
     let usable = InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING | InterfaceFlags::IFF_BROADCAST;
     let unusable = InterfaceFlags::IFF_LOOPBACK | InterfaceFlags::IFF_NOARP | InterfaceFlags::IFF_POINTOPOINT;
-    let (mut links, mut with_v4, mut with_v6) = (Vec::<Uplink>::new(), BTreeSet::new(), BTreeSet::new());
+    let (mut links, mut addresses) = (Vec::<Uplink>::new(), BTreeMap::<String, Vec<IpAddr>>::new());
     for found in getifaddrs().map_err(failed)? {
-        let is_ours = found.interface_name.starts_with("pw") || found.interface_name.starts_with("podwright-");
-        if is_ours || !found.flags.contains(usable) || found.flags.intersects(unusable) {
+        let is_usable = found.flags.contains(usable) && !found.flags.intersects(unusable);
+        if leads_to_containers(&found.interface_name) || !is_usable {
             continue;
         }
         let Some(address) = found.address else { continue };
@@ -56,17 +58,42 @@ pub fn uplinks() -> Result<Vec<Uplink>> {
             if let (true, Some(mac), Ok(index)) = (is_ethernet, at.addr(), u32::try_from(at.ifindex())) {
                 links.push(Uplink { name: found.interface_name, index, mac, v4: false, v6: false, at: *at });
             }
-        } else if address.as_sockaddr_in().is_some() {
-            with_v4.insert(found.interface_name);
-        } else if address.as_sockaddr_in6().is_some() {
-            with_v6.insert(found.interface_name);
+            continue;
         }
+        let v4 = address.as_sockaddr_in().map(|v4| IpAddr::from(v4.ip()));
+        let ip = v4.or_else(|| address.as_sockaddr_in6().map(|v6| v6.ip().into()));
+        addresses.entry(found.interface_name).or_default().extend(ip);
     }
     for link in &mut links {
-        (link.v4, link.v6) = (with_v4.contains(&link.name), with_v6.contains(&link.name));
+        let own = addresses.remove(&link.name).unwrap_or_default();
+        if !are_of_pods(&own, pods) {
+            (link.v4, link.v6) = (own.iter().any(IpAddr::is_ipv4), own.iter().any(IpAddr::is_ipv6));
+        }
     }
     links.retain(|link| link.v4 || link.v6);
     Ok(links)
+}
+
+/// Whether a link has addresses of Pods, and no others but those that every link has.
+fn are_of_pods(own: &[IpAddr], pods: &[IpNet]) -> bool {
+    let is_link_local = |ip: &IpAddr| matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    let mut chosen = own.iter().filter(|ip| !is_link_local(ip)).peekable();
+    chosen.peek().is_some() && chosen.all(|ip| pods.iter().any(|range| range.contains(ip)))
+}
+
+/// What links of containers are called by those who make them: this node, network plugins and their meshes, Docker, podman.
+/// Bridges of virtual machines are not among them: other nodes may be there.
+const OF_CONTAINERS: [&str; 9] = ["pw", "podwright-", "cni", "cali", "cilium", "flannel", "kube-", "docker", "podman"];
+/// The same, where hexadecimal digits follow, at least so many: `br-1f2e3d4c5b6a` is a network of Docker's, and `br-lan` is not.
+const WITH_DIGITS: [(&str, usize); 2] = [("br-", 12), ("veth", 7)];
+
+/// Whether a link leads to containers of this machine, by its name.
+pub fn leads_to_containers(name: &str) -> bool {
+    let has_digits = |(prefix, least): &(&str, usize)| {
+        name.strip_prefix(prefix)
+            .is_some_and(|rest| rest.len() >= *least && rest.chars().all(|digit| digit.is_ascii_hexdigit()))
+    };
+    OF_CONTAINERS.iter().any(|prefix| name.starts_with(prefix)) || WITH_DIGITS.iter().any(has_digits)
 }
 
 fn failed(what: &'static str, link: &Uplink) -> impl Fn(std::io::Error) -> Error {
@@ -218,5 +245,20 @@ impl AsFd for Discovery {
 impl AsRawFd for Discovery {
     fn as_raw_fd(&self) -> i32 {
         self.fd.as_raw_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_of_containers_are_known_by_their_names() {
+        for name in ["pw1f2e3d4c5b6a", "cni0", "cni-podman0", "docker0", "br-1f2e3d4c5b6a", "podman1", "veth1a2b3c4d"] {
+            assert!(leads_to_containers(name), "{name}");
+        }
+        for name in ["eth0", "enp3s0", "br0", "br-lan", "veth0", "wlan0", "bond0", "vlan7", "wire", "virbr0"] {
+            assert!(!leads_to_containers(name), "{name}");
+        }
     }
 }

@@ -243,6 +243,16 @@ impl Healer {
         }
     }
 
+    fn mend_addresses(&mut self, inner: &Inner) {
+        match inner.mend_addresses() {
+            Ok(mended) => mended.iter().for_each(|what| self.told.mended(what)),
+            Err(error) => {
+                self.due.node = true;
+                self.told.failed(&format!("the node's addresses: {error}"));
+            }
+        }
+    }
+
     fn mend_overlay(&mut self, inner: &Inner) {
         match inner.mend_overlay() {
             Ok(mended) => mended.iter().for_each(|what| self.told.mended(what)),
@@ -254,6 +264,10 @@ impl Healer {
     fn look(&mut self, inner: &Inner) {
         self.listen(inner);
         let due = std::mem::take(&mut self.due);
+        if due.node || due.everything {
+            // Before all that has them as its source, and while nothing else has delayed it.
+            self.mend_addresses(inner);
+        }
         match inner.mend_tables(due.everything) {
             Ok(mended) if mended.is_empty() => {}
             Ok(mended) => self.told.mended(&mended.join(", ")),

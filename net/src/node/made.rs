@@ -22,6 +22,9 @@ pub(super) struct Made {
 struct State {
     addresses: BTreeSet<IpAddr>,
     routes: BTreeSet<IpNet>,
+    /// The node's addresses on links, with their prefixes: who is on the same link, also while the links have lost them.
+    #[serde(default)]
+    networks: BTreeSet<IpNet>,
 }
 
 impl Made {
@@ -47,6 +50,23 @@ impl Made {
         let mut state = self.state.clone();
         state.addresses.extend(addresses);
         state.routes.extend(routes.into_iter().map(IpNet::trunc));
+        self.write(state)
+    }
+
+    /// Records that addresses are no longer on `lo`: from now on they are somebody else's there.
+    pub fn forget(&mut self, addresses: &[IpAddr]) -> Result<()> {
+        let mut state = self.state.clone();
+        state.addresses.retain(|address| !addresses.contains(address));
+        self.write(state)
+    }
+
+    /// Records the node's addresses on links, in place of those recorded.
+    pub fn remember(&mut self, networks: BTreeSet<IpNet>) -> Result<()> {
+        let state = State { networks, ..self.state.clone() };
+        self.write(state)
+    }
+
+    fn write(&mut self, state: State) -> Result<()> {
         if state == self.state {
             return Ok(());
         }
@@ -59,6 +79,9 @@ impl Made {
 
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.state.addresses.iter().copied()
+    }
+    pub fn networks(&self) -> impl Iterator<Item = IpNet> {
+        self.state.networks.iter().copied()
     }
     pub fn routes(&self) -> impl Iterator<Item = IpNet> {
         self.state.routes.iter().copied()

@@ -84,7 +84,11 @@ impl Inner {
             service_ranges: self.config.service_ranges.iter().copied().chain(dns).collect(),
             uplinks: links.uplinks()?,
         };
-        let overlay = plan(&own, &peers, &self.config.overlay);
+        let mut overlay = plan(&own, &peers, &self.config.overlay);
+        if lock(&self.presence).is_away() {
+            // Of the link that has lost its address nothing is known until it is back; what Pods send each other stays as it is.
+            overlay.pod_mtu = links.pod_mtu;
+        }
         let mended = links.set_overlay(&overlay);
         let grown = std::mem::replace(&mut links.pod_mtu, overlay.pod_mtu) != overlay.pod_mtu;
         drop(links);

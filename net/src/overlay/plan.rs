@@ -143,7 +143,8 @@ mod tests {
     }
 
     fn own(ranges: &[&str]) -> Own {
-        let uplink = Uplink { index: 7, mtu: 1500, addresses: nets(&["192.168.50.1/24", "fd00:50::1/64"]) };
+        let uplink =
+            Uplink { index: 7, mtu: 1500, addresses: nets(&["192.168.50.1/24", "fd00:50::1/64"]), ..Uplink::default() };
         Own {
             addresses: vec![ip("192.168.50.1"), ip("fd00:50::1")],
             pod_ranges: nets(ranges),
@@ -222,7 +223,9 @@ mod tests {
     fn pair(here: &[&str], there: &[&str]) -> (Own, Peer) {
         let node = |links: &[&str]| (net(links[0]).addr(), nets(&links[..1]));
         let ((address, published), (remote, networks)) = (node(here), node(there));
-        let uplinks = here.iter().zip(7..).map(|(link, index)| Uplink { index, mtu: 1500, addresses: nets(&[link]) });
+        let uplink =
+            |(link, index): (&&str, u32)| Uplink { index, mtu: 1500, addresses: nets(&[link]), ..Uplink::default() };
+        let uplinks = here.iter().zip(7..).map(uplink);
         let own = Own {
             addresses: vec![address],
             pod_ranges: nets(&[&format!("10.244.{}.0/24", last_byte(address))]),

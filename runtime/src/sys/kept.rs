@@ -104,6 +104,13 @@ pub fn source_at(path: &Path) -> Option<String> {
     })
 }
 
+/// Whether there is exactly one mount at a path: nothing lies over it, and it over nothing.
+pub fn is_sole_mount(path: &Path) -> bool {
+    let Ok(path) = fs::canonicalize(path) else { return false };
+    let all = fs::read_to_string("/proc/thread-self/mountinfo").unwrap_or_default();
+    all.lines().filter(|line| line.split(' ').nth(4).is_some_and(|at| unescaped(at) == path)).count() == 1
+}
+
 /// Unescapes a path of `mountinfo` or `mounts`: spaces, tabs, newlines and backslashes are three octal digits
 /// (proc_pid_mountinfo(5)).
 pub fn unescaped(text: &str) -> PathBuf {

@@ -385,15 +385,14 @@ impl Executor for Machine {
     }
 
     fn shortcomings(&self, pod: &Pod) -> Vec<String> {
-        if self.missing_controllers.is_empty() {
-            return Vec::new();
-        }
         let limited = pod.parts().iter().any(|p| {
             p.container.resources.as_ref().and_then(|r| r.limits.as_ref()).is_some_and(|limits| !limits.is_empty())
         });
         let missing = self.missing_controllers.join(", ");
         let message = format!("Resource limits are not enforced: this host lacks the cgroup v2 controllers {missing}");
-        if limited { vec![message] } else { Vec::new() }
+        let resources = (limited && !missing.is_empty()).then_some(message);
+        let traffic = translate::network::unlimited(pod, self.network.plugins_limit_bandwidth());
+        resources.into_iter().chain(traffic).collect()
     }
 }
 

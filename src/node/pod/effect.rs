@@ -25,7 +25,7 @@ pub enum Effect {
     },
     Probes(ProbeChange),
     Record(Record),
-    /// Warns about features that this machine cannot provide, unless it could provide all of those of `before`.
+    /// Warns about limits that this machine does not enforce, but for those that `unless_of` has, too.
     WarnOfShortcomings {
         pod: Arc<Pod>,
         unless_of: Option<Arc<Pod>>,

@@ -4,13 +4,13 @@
 
 use k8s_openapi::api::core::v1::{ContainerPort, Pod};
 use podwright_api::Quantity;
-use podwright_net::cni::{CapabilityArguments, PORT_MAPPINGS, Request};
+use podwright_net::cni::{BANDWIDTH, CapabilityArguments, PORT_MAPPINGS, Request};
 use serde_json::{Value, json};
 
 use crate::spec::PodExt;
 
 /// Annotations that limit a Pod's traffic, and the field of the capability `bandwidth` for each.
-const BANDWIDTH: [(&str, &str); 2] =
+const BANDWIDTHS: [(&str, &str); 2] =
     [("kubernetes.io/ingress-bandwidth", "ingress"), ("kubernetes.io/egress-bandwidth", "egress")];
 /// The limits of a bandwidth, bits per second: upstream's `minRsrc` and `maxRsrc`.
 const RATES: std::ops::RangeInclusive<i64> = 1_000..=1_000_000_000_000_000;
@@ -45,9 +45,22 @@ pub fn request(pod: &Pod, sandbox: &str) -> Result<Request, BandwidthError> {
     }
     let bandwidth = bandwidth(pod)?;
     if !bandwidth.is_empty() {
-        asked.insert("bandwidth".to_owned(), Value::Object(bandwidth));
+        asked.insert(BANDWIDTH.to_owned(), Value::Object(bandwidth));
     }
     Ok(Request { arguments: arguments.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec(), asked })
+}
+
+/// What is not kept of the Pod's limits of traffic, in words. `by_plugins`: whether plugins keep them.
+pub fn unlimited(pod: &Pod, by_plugins: bool) -> Option<String> {
+    let asked: Vec<&str> =
+        BANDWIDTHS.iter().map(|(annotation, _)| *annotation).filter(|name| pod.annotation(name).is_some()).collect();
+    let why = match (asked.is_empty(), pod.host_network(), by_plugins) {
+        (true, ..) | (_, false, true) => return None,
+        (_, true, _) => "the Pod is on its node's network",
+        (_, false, false) => "no network plugin with the capability bandwidth attaches the Pod",
+    };
+    let fields: Vec<String> = asked.iter().map(|name| format!("metadata.annotations[{name}]")).collect();
+    Some(format!("Traffic limits are not enforced ({}): {why}", fields.join(", ")))
 }
 
 /// A port of the node for one of the Pod's.
@@ -64,7 +77,7 @@ fn mapping(port: &ContainerPort) -> Option<Value> {
 /// The Pod's bandwidths, in bits per second.
 fn bandwidth(pod: &Pod) -> Result<CapabilityArguments, BandwidthError> {
     let mut all = CapabilityArguments::new();
-    for (annotation, direction) in BANDWIDTH {
+    for (annotation, direction) in BANDWIDTHS {
         let Some(value) = pod.annotation(annotation) else { continue };
         let refused = || BandwidthError { annotation, value: value.to_owned() };
         let rate = value.parse::<Quantity>().map_err(|_| refused())?.value();
@@ -104,6 +117,26 @@ mod tests {
                 "bandwidth": {"egressRate": 10_000_000, "egressBurst": i32::MAX},
             })
         );
+    }
+
+    #[test]
+    fn limits_that_nobody_keeps_are_named() {
+        let of = |annotations: Value, host: bool| {
+            pod(json!({"metadata": {"annotations": annotations}, "spec": {"containers": [], "hostNetwork": host}}))
+        };
+        let both =
+            json!({"kubernetes.io/egress-bandwidth": "10M", "kubernetes.io/ingress-bandwidth": "any", "other": "1"});
+        assert_eq!(unlimited(&of(both.clone(), false), true), None);
+        assert_eq!(unlimited(&of(json!({"other": "1"}), false), false), None);
+        assert_eq!(
+            unlimited(&of(both.clone(), false), false).as_deref(),
+            Some(
+                "Traffic limits are not enforced (metadata.annotations[kubernetes.io/ingress-bandwidth], \
+                 metadata.annotations[kubernetes.io/egress-bandwidth]): no network plugin with the capability bandwidth attaches the Pod"
+            )
+        );
+        let why = unlimited(&of(both, true), true).expect("nobody limits the node");
+        assert!(why.ends_with(": the Pod is on its node's network"), "{why}");
     }
 
     #[test]

@@ -136,6 +136,15 @@ fn nodes_that_are_ready_may_and_those_with_endpoints_where_that_counts() {
 }
 
 #[test]
+fn links_of_pods_are_known_by_the_nodes_ranges() {
+    let mut world = three();
+    world.with("web", "192.0.2.11", "IPAllocated", json!({}));
+    world.nodes.push(node("n4", "True", json!({"spec": {"podCIDRs": ["10.244.4.0/24", "fd00:244:4::/64"]}})));
+    let wanted = Announcing::default().update(&world, &world.all(), true).unwrap();
+    assert_eq!(wanted.pods, ["10.244.4.0/24", "fd00:244:4::/64"].map(|range| range.parse().unwrap()));
+}
+
+#[test]
 fn addresses_of_others_are_not_announced() {
     let mut world = three();
     world.with("nodes", "192.168.50.1", "NodeAddresses", json!({}));

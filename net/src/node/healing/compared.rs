@@ -14,8 +14,9 @@ use std::sync::atomic::Ordering;
 
 use podwright_journal::JournalWriter;
 
+use super::super::addresses::service_routes;
 use super::super::settings::Settings;
-use super::super::{Inner, lock, service_routes};
+use super::super::{Inner, lock};
 use crate::links::{self, Lacks, LinkState};
 use crate::{Error, NodeNetns, Result, netlink};
 
@@ -51,6 +52,22 @@ impl Inner {
         Ok(mended)
     }
 
+    /// Keeps the node's addresses, and restores at once what has gone with one: the routes of Services and to all Pods.
+    pub(super) fn mend_addresses(&self) -> Result<Vec<String>> {
+        let mut links = lock(&self.links);
+        if self.is_removed() {
+            return Ok(Vec::new());
+        }
+        let mended = lock(&self.presence).keep(&self.addresses, &mut links)?;
+        if !mended.is_empty() {
+            let wanted = self.link_state();
+            links::loopback_up(self.netns.fd())?;
+            links.set_own(&wanted)?;
+            links.route_again(&wanted.pods)?;
+        }
+        Ok(mended)
+    }
+
     /// Repairs the addresses and routes of the node's `lo`, and finds what the node's side of Pods' links lacks.
     pub(super) fn mend_node(&self) -> Result<Lacks> {
         let mut links = lock(&self.links);
@@ -73,7 +90,7 @@ impl Inner {
         let pods = owners.into_iter().filter_map(|owner| Some((owner.clone(), ipam.addresses(&owner)?.to_vec())));
         LinkState {
             pods: pods.collect(),
-            addresses: self.on_loopback.clone(),
+            addresses: self.config.dns.clone(),
             routes: service_routes(&self.config, &self.addresses),
         }
     }

@@ -11,7 +11,7 @@ use std::{
 
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, Volume};
 use podwright_runtime::{
-    kept::source_at,
+    kept::{is_sole_mount, source_at},
     projects,
     sys::{Kernel, mount::Holds},
 };
@@ -37,6 +37,9 @@ pub const ROW: Row = Row {
     scratch: true,
     unsupported: &[],
 };
+
+/// The source of volumes in memory that agents up to 0.2.0 have mounted: it names none.
+const UNNAMED: &str = "tmpfs";
 
 fn medium(source: &EmptyDirVolumeSource) -> &str {
     source.medium.as_deref().unwrap_or_default()
@@ -97,7 +100,12 @@ fn memory(order: &Order, options: &str) -> io::Result<()> {
         true => None,
         false => Some(kernel.mount_tmpfs(&source, path, Holds::Anything, options)?),
     };
-    order.held.mount(kernel, path, mounted.as_ref().map(OwnedFd::as_fd), || source_at(path) == Some(source))
+    let is_own = || match source_at(path) {
+        Some(found) if found == source => true,
+        Some(found) => found == UNNAMED && is_sole_mount(path),
+        None => false,
+    };
+    order.held.mount(kernel, path, mounted.as_ref().map(OwnedFd::as_fd), is_own)
 }
 
 fn mode(fs_group: Option<u32>) -> u32 {
