@@ -40,7 +40,7 @@ pub async fn pod(session: &Session, words: &[String]) -> Result<Object, Failure>
 pub async fn run(args: Args, session: &Session) -> Outcome {
     let of_policies = policy::pod_of(&args.names);
     let pod = pod(session, of_policies.as_deref().unwrap_or(&args.names)).await?;
-    let options = InspectOptions { policies: of_policies.is_some() };
+    let options = InspectOptions { policies: of_policies.is_some(), packet: None };
     let frames = stream::open(session, exec::request(session, &pod, "inspect", &options)?).await?;
     let bytes = stream::collect(frames).await?;
     let found: Value = serde_json::from_slice(&bytes).map_err(anyhow::Error::from)?;
