@@ -349,6 +349,14 @@ fn why_names_the_policy_and_believes_the_kernel() {
     let (code, said) = why(node, &["stranger", "server:8081", "-o", "wide"]);
     assert_eq!(code, 1, "{said}");
     contains(&said, "ip podwright").and(contains(&said, "forbid")).unwrap();
+    // Of several policies with rules each is shown.
+    let from = "podSelector: {matchLabels: {app: server}}, ingress: [{from: [{ipBlock: {cidr: 198.51.100.0/24}}]}]";
+    node.apply(&policy("blocks", from));
+    eventually("both are shown", TIMEOUT, || {
+        let shown = node.ok(&["inspect", "policy", "server"]);
+        contains(&shown, "198.51.100.0/24 accept").and(contains(&shown, "@group-"))
+    });
+    node.ok(&["delete", "networkpolicy", "blocks"]);
     // Another program's rules are the kernel's, too.
     let guard = "table inet guard { chain on-guard { type filter hook forward priority 10; tcp dport 8080 drop; } }";
     within(&node.netns(), || assert!(Command::new("nft").arg(guard).status().unwrap().success()));

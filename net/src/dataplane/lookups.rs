@@ -4,17 +4,12 @@ use ipnet::IpNet;
 use serde_json::Value as Json;
 
 use super::carriers::{Wanted, ask};
-use super::elements::{Chain, Key};
+use super::elements::Key;
 use super::model::Protocol;
-use super::{Dataplane, fixed, policy};
+use super::{Dataplane, fixed};
 use crate::netlink::Socket;
 use crate::why::{Cause, Element, Part, Step};
 use crate::{Family, Result};
-
-/// Whether a chain is of the fixed part: the others are made for lists and policies.
-pub fn is_fixed_chain(name: &str) -> bool {
-    !policy::is_chain(name) && !Chain::is_name(name)
-}
 
 /// Whether the elements of a set are intervals: those of node facts.
 pub fn is_interval(set: &str) -> bool {

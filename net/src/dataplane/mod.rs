@@ -52,7 +52,7 @@ pub use check::Commits;
 pub use conflicting_tables::{Conflict, conflicting_tables};
 pub use followed::Followed;
 pub use judged::{Chain, Judged, judged};
-pub use lookups::{element_at, is_fixed_chain, is_interval};
+pub use lookups::{element_at, is_interval};
 pub use model::{Backends, Empty, Lost, NodeFacts, Protocol, Seniority, Service, ServicePort};
 pub use policy::{Allowed, Direction, Isolated, Member, Named, Peers, Policy, PolicyChanges, Ports, Rule};
 pub use shares::{Keeper, PERIOD, QUIET, Relief};

@@ -95,11 +95,6 @@ impl Facts {
         self.0.insert(question, fact);
     }
 
-    /// How many there are.
-    pub fn count(&self) -> usize {
-        self.0.len()
-    }
-
     pub fn hooks(&self) -> Result<&[Hook], Question> {
         match self.0.get(&Question::Hooks) {
             Some(Fact::Hooks(hooks)) => Ok(hooks),

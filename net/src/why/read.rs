@@ -16,6 +16,8 @@ use crate::{Error, NodeNetns, Result};
 const QUESTIONS: usize = 2_000;
 /// How many bytes of rules, and of a set, are read at a time.
 const MOST: usize = 16 << 20;
+/// How many of a table of ours: with more it is read chain by chain.
+const TABLES: usize = 4 << 20;
 /// How many endpoints of a Service are followed.
 const ENDPOINTS: u32 = 16;
 
@@ -30,6 +32,8 @@ pub fn read(netns: &NodeNetns, packet: &Packet, entry: &Entry) -> Result<Vec<Wal
         socket: Socket::open_in(netns.fd())?,
         route: Route::open_in(netns.fd())?,
         chains: BTreeSet::new(),
+        whole: BTreeSet::new(),
+        asked: 0,
     };
     let mut facts = Facts::default();
     let first = reader.follow(&mut facts, packet, entry, 0)?;
@@ -47,6 +51,9 @@ struct Reader<'a> {
     route: Route,
     /// All chains that there are.
     chains: BTreeSet<Place>,
+    /// The families whose table of ours was read as a whole, or is too large for that.
+    whole: BTreeSet<String>,
+    asked: usize,
 }
 
 impl Reader<'_> {
@@ -54,10 +61,13 @@ impl Reader<'_> {
         loop {
             match walk(facts, packet, entry, pick) {
                 Ok(walk) => return Ok(walk),
-                Err(_) if facts.count() >= QUESTIONS => {
+                Err(_) if self.asked >= QUESTIONS => {
                     return Err(Error::Nft("the rules of this machine are too many to follow a packet".to_owned()));
                 }
-                Err(question) => self.answer(question, facts)?,
+                Err(question) => {
+                    self.asked += 1;
+                    self.answer(question, facts)?;
+                }
             }
         }
     }
@@ -94,36 +104,25 @@ impl Reader<'_> {
         Ok(hooks)
     }
 
-    /// Reads a chain, with those that it jumps to; the first one of a table of ours with all of the fixed part.
+    /// Reads a chain; the first one of a table of ours with all others there, unless these are very many.
     fn rules(&mut self, asked: &Place, facts: &mut Facts) -> Result<()> {
-        let mut wanted = BTreeSet::from([asked.clone()]);
-        if asked.table == TABLE && dataplane::is_fixed_chain(&asked.name) {
-            let beside = |place: &&Place| place.family == asked.family && place.table == TABLE;
-            let fixed = self.chains.iter().filter(beside).filter(|place| dataplane::is_fixed_chain(&place.name));
-            wanted.extend(fixed.cloned());
+        let Place { family, table, name } = asked;
+        if !self.chains.contains(asked) {
+            facts.learn(Question::Rules(asked.clone()), Fact::Rules(None));
+            return Ok(());
         }
-        while !wanted.is_empty() {
-            let (there, gone): (Vec<Place>, Vec<Place>) =
-                std::mem::take(&mut wanted).into_iter().partition(|place| self.chains.contains(place));
-            gone.into_iter().for_each(|place| facts.learn(Question::Rules(place), Fact::Rules(None)));
-            let mut rules: BTreeMap<Place, Vec<Vec<Value>>> =
-                there.iter().map(|place| (place.clone(), Vec::new())).collect();
-            let list = |place: &Place| json!({"list": {"chain": {"family": place.family, "table": place.table, "name": place.name}}});
-            let ask = json!({ "nftables": there.iter().map(list).collect::<Vec<_>>() }).to_string();
-            let listed = if there.is_empty() { String::new() } else { self.nft(&["-j", "-t", "-f", "-"], &ask, MOST)? };
-            for mut rule in objects(&listed, "rule") {
-                let Some(chain) = place(&rule, "chain").and_then(|place| rules.get_mut(&place)) else { continue };
-                let Value::Array(statements) = rule["expr"].take() else { continue };
-                chain.push(statements);
-            }
-            for (place, rules) in rules {
-                // A set of policies leads to each of them.
-                let targets = rules.iter().flatten().filter_map(|statement| statement["jump"]["target"].as_str());
-                let next = targets.map(|target| place.beside(target)).collect::<Vec<_>>();
-                facts.learn(Question::Rules(place), Fact::Rules(Some(rules)));
-                wanted.extend(next.into_iter().filter(|place| facts.rules(place).is_err()));
+        if table == TABLE && self.whole.insert(family.clone()) {
+            let ask = json!({"list": {"table": {"family": family, "name": table}}});
+            if let Ok(listed) = self.nft(&["-j", "-t", "-f", "-"], &one(&ask), TABLES) {
+                let beside = |place: &&Place| place.family == *family && place.table == *table;
+                learn(&listed, self.chains.iter().filter(beside).cloned(), facts);
+                return Ok(());
             }
         }
+        // One at a time: nft 1.0.6 finds only the last of several.
+        let ask = json!({"list": {"chain": {"family": family, "table": table, "name": name}}});
+        let listed = self.nft(&["-j", "-t", "-f", "-"], &one(&ask), MOST)?;
+        learn(&listed, [asked.clone()].into_iter(), facts);
         Ok(())
     }
 
@@ -133,7 +132,7 @@ impl Reader<'_> {
             return dataplane::element_at(&mut self.socket, &set.family, &set.name, key);
         }
         let ask = json!({"family": set.family, "table": set.table, "name": set.name});
-        let ask = json!({ "nftables": [{"list": {"set": ask}}] }).to_string();
+        let ask = one(&json!({"list": {"set": ask}}));
         let Ok(listed) = self.nft(&["-j", "-f", "-"], &ask, MOST) else { return Ok(Element::Unknown) };
         let mut found = Element::Missing;
         for set in objects(&listed, "set") {
@@ -150,6 +149,24 @@ impl Reader<'_> {
 
     fn nft(&self, arguments: &[&str], input: &str, most: usize) -> Result<String> {
         netlink::in_netns(self.netns.fd(), || netlink::nft_listing(arguments, input, most))?
+    }
+}
+
+/// A command for `nft -j`.
+fn one(command: &Value) -> String {
+    json!({ "nftables": [command] }).to_string()
+}
+
+/// Learns the rules of these chains from a listing of all of them.
+fn learn(listed: &str, chains: impl Iterator<Item = Place>, facts: &mut Facts) {
+    let mut rules: BTreeMap<Place, Vec<Vec<Value>>> = chains.map(|place| (place, Vec::new())).collect();
+    for mut rule in objects(listed, "rule") {
+        let Some(chain) = place(&rule, "chain").and_then(|place| rules.get_mut(&place)) else { continue };
+        let Value::Array(statements) = rule["expr"].take() else { continue };
+        chain.push(statements);
+    }
+    for (place, rules) in rules {
+        facts.learn(Question::Rules(place), Fact::Rules(Some(rules)));
     }
 }
 

@@ -12,7 +12,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 pub use model::{Allowed, Direction, Isolated, Member, Named, Peers, Policy, PolicyChanges, Ports, Rule};
-pub use parts::is_chain;
 use parts::{Part, Parts};
 
 use super::difference::Difference;
