@@ -82,7 +82,7 @@ pub enum Cause {
 
 /// Where a packet's way ends on a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", tag = "is")]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase", tag = "is")]
 pub enum End {
     /// To the owner of a link of this node.
     Delivered { link: String },

@@ -18,12 +18,15 @@ pub fn walk(facts: &Facts, packet: &Packet, entry: &Entry, pick: u32) -> Result<
     let mut steps = Vec::new();
     let mut link_in = String::new();
     let mut source = packet.source;
+    let mut is_own = *entry == Entry::Node;
     // 1. By which link it comes, or with which source it goes.
     match entry {
         Entry::Link(link) => link_in.clone_from(link),
         Entry::WayBack => {
             let of = source.unwrap_or(packet.destination);
             match facts.route(None, None, of)? {
+                // The node's own packets come by no link.
+                Ok(route) if route.kind == "local" => is_own = true,
                 Ok(route) => link_in.clone_from(&route.link),
                 Err(why) => return Ok(lost(packet, steps, format!("back to {of}: {why}"))),
             }
@@ -63,7 +66,7 @@ pub fn walk(facts: &Facts, packet: &Packet, entry: &Entry, pick: u32) -> Result<
         let (lookup, found) = (format!("table {ip} {TABLE}"), "missing: nothing of it judges or translates".to_owned());
         traveller.step(Step { hook: "tables".into(), lookup, found, ..Step::default() });
     }
-    let end = if *entry == Entry::Node { send(&mut traveller)? } else { receive(&mut traveller)? };
+    let end = if is_own { send(&mut traveller)? } else { receive(&mut traveller)? };
     let Traveller { state, steps, uncertain, .. } = traveller;
     Ok(Walk { steps, end, destination: state.destination, port: state.port, uncertain, choices: state.choices.max(1) })
 }

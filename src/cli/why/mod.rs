@@ -104,11 +104,18 @@ async fn follow(args: Args, session: &Session) -> Result<Story, Failure> {
                 Some(end) => {
                     // Whose packets the node sends as its own are the node's.
                     let peer = if leaving.is_own { from.clone() } else { End::Address(leaving.source) };
-                    let found = ask(session, &end, asked(true, &peer, leaving.port)).await?;
-                    let of = |(_, way): &&(Hop, Value)| story::address(way, "source") == Some(leaving.source);
+                    let mut packet = asked(true, &peer, leaving.port);
+                    packet.to = matches!(end, End::Node { .. }).then_some(leaving.destination);
+                    let found = ask(session, &end, packet).await?;
+                    // Whoever writes a Service's slices may name any Pod there.
+                    let is_its = |way: &Value| {
+                        matches!(to, End::Pod { .. }) || story::address(way, "to") == Some(leaving.destination)
+                    };
+                    let of =
+                        |(_, way): &&(Hop, Value)| story::address(way, "source") == Some(leaving.source) && is_its(way);
                     match found.iter().find(of) {
                         Some((hop, answer)) => way.go_on(hop.clone(), answer),
-                        None => way.ends_unknown("its node has no address of the sender's family"),
+                        None => way.ends_unknown("its node knows no such packet"),
                     }
                 }
                 None => way.ends_outside(),
@@ -141,28 +148,34 @@ async fn ask(session: &Session, near: &End, packet: PacketOptions) -> Result<Vec
 /// Who in the cluster has an address that a packet leaves its node for; `None`: nobody.
 async fn owner(session: &Session, to: &End, address: IpAddr) -> Result<Option<End>, Failure> {
     match to {
-        End::Pod { .. } | End::Node { .. } => return Ok(Some(to.clone())),
+        End::Pod { .. } => return Ok(Some(to.clone())),
         End::Service { namespace, name } => {
             if let Some(pod) = endpoint(session, namespace, name, address).await? {
                 return Ok(Some(pod));
             }
         }
-        End::Address(_) => {}
+        End::Node { .. } | End::Address(_) => {}
     }
-    let options = Options { field_selector: Some(format!("status.podIP={address}")), ..Options::default() };
-    let mut request = session.request(Verb::List, kind_of("pods"), None, None);
-    (request.namespace, request.options) = (None, options);
-    let is_host = |pod: &Object| pod.0["spec"]["hostNetwork"] == true;
-    if let Some(pod) = objects(session, request).await?.into_iter().find(|pod| !is_host(pod)) {
+    let has = |object: &&Object, list: &str, field: &str| {
+        let all = object.0["status"][list].as_array().into_iter().flatten();
+        all.filter_map(|entry| entry[field].as_str()?.parse::<IpAddr>().ok()).any(|has| has == address)
+    };
+    let everywhere =
+        podwright_api::Request { namespace: None, ..session.request(Verb::List, kind_of("pods"), None, None) };
+    let pods = objects(session, everywhere).await?;
+    let mut own = pods.iter().filter(|pod| pod.0["spec"]["hostNetwork"] != true && !has_ended(pod));
+    if let Some(pod) = own.find(|pod| has(pod, "podIPs", "ip")) {
         let namespace = pod.namespace().unwrap_or_default().to_owned();
         return Ok(Some(End::Pod { namespace, name: pod.name().to_owned() }));
     }
     let nodes = objects(session, session.request(Verb::List, kind_of("nodes"), None, None)).await?;
-    let has = |node: &&Object| {
-        let all = node.0["status"]["addresses"].as_array().into_iter().flatten();
-        all.filter_map(|entry| entry["address"].as_str()?.parse::<IpAddr>().ok()).any(|has| has == address)
-    };
-    Ok(nodes.iter().find(has).map(|node| End::Node { name: node.name().to_owned() }))
+    let node = nodes.iter().find(|node| has(node, "addresses", "address"));
+    Ok(node.map(|node| End::Node { name: node.name().to_owned() }))
+}
+
+/// Whether a Pod has given back its addresses.
+fn has_ended(pod: &Object) -> bool {
+    matches!(pod.0["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
 }
 
 /// The Pod that is an endpoint of a Service with this address.
