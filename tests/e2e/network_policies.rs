@@ -417,3 +417,44 @@ fn why_follows_services_to_their_endpoints() {
     contains(&said, "Verdict: dropped by NetworkPolicy default/deny: ingress").unwrap();
     world.end();
 }
+
+/// What leaves a node is followed to where it goes, and each node says its own part.
+#[test]
+fn why_follows_a_packet_to_its_node() {
+    let cluster = Cluster::joined(2, Layout::OneLink, &[]);
+    let server = &cluster.server;
+    let on = |node: usize, name: &str, app: &str| {
+        pod(name, app, "exec sleep 1000").replace("spec:\n", &format!("spec:\n  nodeName: n{node}\n"))
+    };
+    let service = |name: &str, policy: &str| {
+        format!(
+            "{{apiVersion: v1, kind: Service, metadata: {{name: {name}}}, spec: {{internalTrafficPolicy: {policy}, selector: {{app: server}}, ports: [{{port: 80, targetPort: web}}]}}}}\n---\n"
+        )
+    };
+    server.apply(&(on(1, "guest", "friend") + &on(2, "far", "server")));
+    server.apply(&(service("web", "Cluster") + &service("near", "Local")));
+    server.wait("condition=Ready", &["pods", "--all"], TIMEOUT);
+    for to in ["far:web", "svc/web:80"] {
+        eventually("it arrives", TIMEOUT, || {
+            let (code, said) = why(server, &["guest", to]);
+            contains(&said, "\nn1 ").and(contains(&said, "\nn2 ")).and(if code == 0 { Ok(()) } else { Err(said) })
+        });
+    }
+    eventually("a Local policy", TIMEOUT, || {
+        contains(
+            &why(server, &["guest", "svc/near:80"]).1,
+            "Verdict: dropped: Service default/near port 80 has no endpoints on this node",
+        )
+    });
+    server.apply(&policy("deny", DENY));
+    eventually("the other node drops it", TIMEOUT, || {
+        let (code, said) = why(server, &["guest", "svc/web:80"]);
+        let verdict = "Verdict: dropped by NetworkPolicy default/deny: ingress: no rule matches";
+        contains(&said, verdict).and(if code == 1 { Ok(()) } else { Err(said) })
+    });
+    // To their own node all are open, from one that is not theirs they are not.
+    let (code, said) = why(server, &["node/n2", "far:web"]);
+    assert_eq!(code, 0, "{said}");
+    let (code, said) = why(server, &["node/n1", "far:web"]);
+    assert_eq!(code, 1, "{said}");
+}

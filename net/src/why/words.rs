@@ -50,7 +50,11 @@ fn value(of: &Value) -> String {
     let list = |items: &[Value], between: &str| items.iter().map(value).collect::<Vec<_>>().join(between);
     let word = |field: &str| of[field].as_str().unwrap_or_default();
     match of {
-        Value::String(text) => text.strip_suffix(" [invalid type]").unwrap_or(text).to_owned(),
+        Value::String(text) => match text.strip_suffix(" [invalid type]").map(|hex| hex.trim_start_matches("0x")) {
+            // nft 1.0.6 does not know how to write ports of conntrack.
+            Some(hex) => u64::from_str_radix(hex, 16).map_or_else(|_| text.clone(), |number| number.to_string()),
+            None => text.clone(),
+        },
         Value::Array(items) => list(items, ","),
         Value::Object(_) => match entry(of) {
             Some(("payload", of)) => match (of["protocol"].as_str(), of["field"].as_str()) {

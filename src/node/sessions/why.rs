@@ -146,6 +146,7 @@ fn verdict(walk: &Walk) -> Verdict {
     let error = match &walk.end {
         End::Delivered { .. } | End::Local => return allowed("allowed"),
         End::Leaves { link, .. } => return allowed(&format!("allowed to leave by {link}")),
+        End::NoRoute { why } if why == "no route" => return stopped(why.clone()),
         End::NoRoute { why } => return stopped(format!("no route: {why}")),
         End::Dropped => "dropped",
         End::Rejected { .. } => "refused",
@@ -194,7 +195,7 @@ mod tests {
         let text = ended(End::Dropped, "balance", &["a/web:80"], Some(Cause::List(7)));
         assert_eq!(text, "dropped: Service a/web port 80 has no endpoints on this node, and a Local policy");
         assert_eq!(ended(refused(), "refuse", &[], None), "refused: no Service has 10.244.0.2 port 80");
-        assert_eq!(ended(End::NoRoute { why: "no route".into() }, "", &[], None), "no route: no route");
+        assert_eq!(ended(End::NoRoute { why: "no route".into() }, "", &[], None), "no route");
         assert_eq!(ended(End::Local, "", &[], None), "allowed");
     }
 }
