@@ -483,8 +483,8 @@ impl Network {
         .await
     }
 
-    /// The ways of a packet through this node, as the kernel would have it go: one for each endpoint that may be chosen. Listings wait for
-    /// each other.
+    /// The ways of a packet through this node, as the kernel would have it go: one for each endpoint that may be chosen. Listings
+    /// wait for each other.
     ///
     /// # Errors
     ///

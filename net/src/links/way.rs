@@ -11,8 +11,8 @@ use crate::netlink::Route as Asker;
 use crate::why::Route;
 use crate::{Error, Family, Result};
 
-/// The way to an address: for a packet of the node, or for one that comes `from` somebody by a link. Or why there is none: such a source
-/// does not come by that link (EXDEV, EINVAL), or nothing leads there.
+/// The way to an address: for a packet of the node, or for one that comes `from` somebody by a link. Or why there is none: such a
+/// source does not come by that link (EXDEV, EINVAL), or nothing leads there.
 ///
 /// # Errors
 ///

@@ -1,8 +1,8 @@
-//! Why a packet passes or does not: the rules, routes and elements that the kernel has, applied to the first packet of a connection.
+//! Why a packet passes or does not: the rules, routes and elements of the kernel, applied to the first packet of a connection.
 //!
 //! [`walk`] is pure: it follows the packet as far as the known [`Facts`] lead, and asks for the next one. [`read`] answers from the
-//! kernel, by reading alone. So the answer is the kernel's word, whatever it is that podwright wants there: the chains of every table on
-//! the packet's way are interpreted, not only ours.
+//! kernel, by reading alone. So the answer is the kernel's word, whatever podwright wants there: the chains of every table on the
+//! packet's way are interpreted, not only ours.
 //!
 //! ```text
 //! in: pw1f..  route: podwright's reverse path  prerouting: 10.96.0.7 . tcp . 80 -> 0x1 -> lb-2 -> dnat to 10.244.1.5:8080
