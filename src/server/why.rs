@@ -1,8 +1,8 @@
 //! Who may ask for the way of a packet, and what of it is shown to whom.
 //!
-//! The way leads through the policies of both ends, so who asks may inspect both of them and read the policies of both namespaces. Whoever
-//! may not do so in all namespaces, and inspect nodes, names Pods and Services: addresses may be anybody's, and so may the endpoints
-//! of a Service be. What is behind these is shown only for Pods of the named namespaces.
+//! The way leads through the policies of both ends, so who asks may inspect both of them and list the policies of both namespaces.
+//! Whoever may not do so in all namespaces, and inspect nodes, names Pods and Services: addresses may be anybody's, and so may the
+//! endpoints of a Service be. What is behind these is shown only for Pods of the named namespaces.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

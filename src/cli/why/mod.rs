@@ -1,8 +1,8 @@
-//! `why FROM TO:PORT`: the way of a connection's first packet, as the kernels of the nodes would have it go, and which object allows or
-//! drops it. Nothing is sent and nothing changes.
+//! `why FROM TO:PORT`: the way of a connection's first packet, as the kernels of the nodes would have it go, and which object
+//! allows or drops it. Nothing is sent and nothing changes.
 //!
-//! Each node is asked for its own part: first the one that the packet starts on, then the one that it leaves for. What nodes answer is
-//! put together ([`story`]) and shown ([`show`]).
+//! Each node is asked for its own part: first the one that the packet starts on, then the one that it leaves for. What they answer
+//! is put together ([`story`]) and shown ([`show`]).
 
 mod ends;
 mod show;

@@ -1,4 +1,4 @@
-//! The way of a packet through this node, and what becomes of it: what the kernel has is followed, and the objects behind it are named.
+//! The way of a packet through this node, and what becomes of it: by what the kernel has, with the objects behind it named.
 
 use std::net::IpAddr;
 
