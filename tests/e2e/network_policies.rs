@@ -358,7 +358,7 @@ fn why_names_the_policy_and_believes_the_kernel() {
     });
     node.ok(&["delete", "networkpolicy", "blocks"]);
     // Another program's rules are the kernel's, too.
-    let guard = "table inet guard { chain on-guard { type filter hook forward priority 10; tcp dport 8080 drop; } }";
+    let guard = "add table inet guard; add chain inet guard on-guard { type filter hook forward priority 10; }; add rule inet guard on-guard tcp dport 8080 drop";
     within(&node.netns(), || assert!(Command::new("nft").arg(guard).status().unwrap().success()));
     world.comes_to([false, false]);
     let (code, said) = why(node, &["friend", "server:web"]);
