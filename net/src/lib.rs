@@ -36,6 +36,7 @@ pub mod netns;
 pub mod node;
 pub mod overlay;
 pub mod state;
+pub mod why;
 
 use std::io;
 use std::net::IpAddr;

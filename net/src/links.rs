@@ -9,6 +9,7 @@
 //! pod       the link of one Pod                       check      compares all of it with what is wanted
 //! own       the node's own addresses and routes       overlay    links and routes to other nodes
 //! mark      whose a namespace is                      settings   what the kernel is to do with a link
+//! way       where a packet would go
 //! ```
 
 mod check;
@@ -20,6 +21,7 @@ mod pod;
 mod read;
 mod requests;
 mod settings;
+mod way;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -34,6 +36,7 @@ pub use mark::{give_up_netns, take_netns};
 pub use names::{POD_LINK, is_pod_link, link_name};
 pub use read::{LinkDetails, MOST, pod_details};
 pub use requests::ipv6_available;
+pub use way::way;
 
 use crate::Result;
 use crate::netlink::Route;

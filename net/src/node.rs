@@ -26,6 +26,7 @@ use crate::links::{self, LinkDetails, LinkState, Links, PodLink};
 use crate::netlink::Socket;
 use crate::netns::NodeNetns;
 use crate::overlay::{Overlay, OverlayConfig};
+use crate::why::{Entry, Packet, Walk};
 use crate::{Error, Family, Result};
 use addresses::{Presence, node_addresses, service_routes};
 use healing::Attached;
@@ -492,6 +493,28 @@ impl Network {
         })
         .await
     }
+
+    /// The ways of a packet through this node, as the kernel would have it go: one for each endpoint that may be chosen. Listings
+    /// wait for each other.
+    ///
+    /// # Errors
+    ///
+    /// The kernel cannot be asked.
+    pub async fn why(&self, packet: Packet, entry: Entry) -> Result<Vec<Walk>> {
+        let turn = self.0.listing.clone().lock_owned().await;
+        let inner = self.0.clone();
+        blocking(move || {
+            let mut walks = crate::why::read(&inner.netns, &packet, &entry)?;
+            drop(turn);
+            let dataplane = lock(&inner.dataplane);
+            for step in walks.iter_mut().flat_map(|walk| &mut walk.steps) {
+                dataplane.explain(step);
+            }
+            Ok(walks)
+        })
+        .await
+    }
+
     /// Foreign tables that would drop Pods' traffic. A listing does not block the node's own work, only other listings: it may take
     /// long, and much memory.
     pub async fn conflicting_tables(&self) -> Result<Vec<dataplane::Conflict>> {

@@ -6,6 +6,8 @@
 //! `node.sessions` is a node's subscription to the sessions that it must dial back for; it reports its resource usage with `update`
 //! of the subresource `usage` (`metrics::Report`).
 
+use std::net::IpAddr;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 
@@ -121,12 +123,48 @@ impl Task {
 }
 
 /// What is looked at of a Pod.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct InspectOptions {
     /// By what its traffic is judged, instead of all else.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub policies: bool,
+    /// The way of a packet through its node, instead of all else.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packet: Option<PacketOptions>,
+}
+
+/// The first packet of a connection between the object of the request and a peer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PacketOptions {
+    /// Whether the peer opens the connection.
+    #[serde(default)]
+    pub incoming: bool,
+    pub peer: PeerRef,
+    /// The port that the connection is for.
+    pub port: u16,
+    /// `TCP`, `UDP`, `SCTP`
+    pub protocol: String,
+    /// For a node: the address that the connection is for, if not one of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<IpAddr>,
+    /// The peer's addresses; filled in by the server.
+    #[serde(default)]
+    pub addresses: Vec<IpAddr>,
+    /// The destinations that are shown, filled in by the server; `None`: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub visible: Option<Vec<IpAddr>>,
+}
+
+/// The other end of a connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum PeerRef {
+    Pod { namespace: String, name: String },
+    Service { namespace: String, name: String },
+    Node { name: String },
+    Address(IpAddr),
 }
 
 /// The Pod of a session.

@@ -47,7 +47,7 @@ pub async fn view(session: &Session, pod: &Object, options: &InspectOptions) -> 
 pub async fn run(args: Args, session: &Session) -> Outcome {
     let of_policies = policy::pod_of(&args.names);
     let pod = pod(session, of_policies.as_deref().unwrap_or(&args.names)).await?;
-    let options = InspectOptions { policies: of_policies.is_some() };
+    let options = InspectOptions { policies: of_policies.is_some(), packet: None };
     let found = view(session, &pod, &options).await?;
     if options.policies && !found["judged"].is_array() {
         return Err(Failure::usage("the Pod's node, or the server, is too old to tell of its policies"));

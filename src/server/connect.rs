@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use podwright_api::request::Body;
 use podwright_api::rpc::{
-    ExecOptions, ImageOptions, LOG_STREAMS, LogOptions, LogStream, PodRef, PortForwardOptions, Task,
+    ExecOptions, ImageOptions, InspectOptions, LOG_STREAMS, LogOptions, LogStream, PodRef, PortForwardOptions, Task,
 };
 use podwright_api::validation::Errors;
 use podwright_api::{Object, Request, Response, Status};
@@ -31,12 +31,17 @@ impl Server {
         let mut warnings = Vec::new();
         let (node, task) = match (call.kind.built_in(), call.subresource.as_deref().unwrap_or("")) {
             ("Pod", sub) => {
-                let task = self.look(&call.user, &item, |pod| pod_task(call, sub, pod, &mut warnings)).await??;
+                let mut task = self.look(&call.user, &item, |pod| pod_task(call, sub, pod, &mut warnings)).await??;
+                self.complete(call, &mut task).await?;
                 let node = Some(item.field(call.kind, "spec.nodeName")).filter(|node| !node.is_empty());
                 let why = || Status::bad_request(format!("pod {} does not have a host assigned", item.name()));
                 (node.ok_or_else(why)?.to_owned(), task)
             }
-            ("Node", sub) => (item.name().to_owned(), node_task(call, sub)?),
+            ("Node", sub) => {
+                let mut task = node_task(call, sub)?;
+                self.complete(call, &mut task).await?;
+                (item.name().to_owned(), task)
+            }
             _ => return Err(call.not_allowed("connect")),
         };
         if call.body.as_ref().is_some_and(|body| body.to_string().len() > MAX_OPTIONS) {
@@ -56,6 +61,16 @@ impl Server {
 }
 
 impl Server {
+    /// Adds what the server knows to a task.
+    async fn complete(&self, call: &ResolvedRequest, task: &mut Task) -> Result<(), Status> {
+        if let Task::Inspect { options, .. } = task
+            && let Some(packet) = options.packet.take()
+        {
+            options.packet = Some(self.may_follow(call, packet).await?);
+        }
+        Ok(())
+    }
+
     /// Runs admission on the options of a session in a Pod.
     async fn admit_connection(&self, call: &ResolvedRequest) -> Result<(), Status> {
         let kind = match (call.kind.built_in(), call.subresource.as_deref()) {
@@ -145,6 +160,13 @@ fn node_task(call: &ResolvedRequest, sub: &str) -> Result<Task, Status> {
             let address = call.body.as_ref().and_then(|body| body["address"].as_str());
             let address = address.ok_or_else(|| Status::bad_request("an address to dial is needed: host:port"))?;
             Task::Dial { address: address.to_owned(), pod: None }
+        }
+        "inspect" => {
+            let options: InspectOptions = options(call)?;
+            if options.packet.is_none() {
+                return Err(Status::bad_request("of a node only the way of a packet can be asked for"));
+            }
+            Task::Inspect { pod: PodRef::default(), options }
         }
         _ => return Err(call.not_allowed("connect")),
     })

@@ -116,6 +116,7 @@ mod usage;
 mod versions;
 mod watch;
 mod webhook;
+mod why;
 mod write_scope;
 
 pub use admission::{Disabled as DisabledAdmission, PluginsError, PodSecurity, TolerationSeconds};

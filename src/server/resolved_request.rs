@@ -272,8 +272,11 @@ fn no_such_resource(resource: &str, group: &str) -> Status {
 }
 
 /// Subresources in addition to the kinds table: podwright's own, and proxy, which the REST face handles.
-const OWN: &[(&str, &[&str])] =
-    &[("Pod", &["inspect", "trace", "proxy"]), ("Service", &["proxy"]), ("Node", &["image", "dial", "proxy", "usage"])];
+const OWN: &[(&str, &[&str])] = &[
+    ("Pod", &["inspect", "trace", "proxy"]),
+    ("Service", &["proxy"]),
+    ("Node", &["image", "dial", "inspect", "proxy", "usage"]),
+];
 
 fn is_served(kind: &Kind, subresource: &str) -> bool {
     OWN.iter().any(|(of, names)| *of == kind.built_in() && names.contains(&subresource))

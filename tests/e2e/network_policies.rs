@@ -328,3 +328,137 @@ fn the_example_does_what_its_header_says() {
     assert!(!fetch(guest, "db.shop", 5432).contains("rows"));
     assert!(!fetch(["shop", "db"], &web, 8080).contains("welcome"), "the database reaches nobody");
 }
+
+/// What `why` says, and how it ends: 0 where a connection would be opened, 1 where not.
+fn why(node: &TestNode, words: &[&str]) -> (i32, String) {
+    let said = node.run(&[&["why"], words].concat());
+    (said.code, said.out + &said.err)
+}
+
+/// Who allows or drops a connection is named, by the kernel's rules: also where these are not what they should be.
+#[test]
+fn why_names_the_policy_and_believes_the_kernel() {
+    let world = World::new();
+    let node = &world.node;
+    node.apply(&(policy("deny", DENY) + &policy("friends", FRIENDS)));
+    world.comes_to([true, false]);
+    let (code, said) = why(node, &["friend", "server:web"]);
+    assert_eq!(code, 0, "{said}");
+    contains(&said, "NetworkPolicy default/friends").and(contains(&said, "Verdict: allowed")).unwrap();
+    let (code, said) = why(node, &["stranger", &format!("server:{PORT}")]);
+    assert_eq!(code, 1, "{said}");
+    let verdict =
+        "Verdict: dropped by NetworkPolicy default/deny, NetworkPolicy default/friends: ingress: no rule matches";
+    contains(&said, verdict).unwrap();
+    let (code, said) = why(node, &["stranger", "server:8081", "-o", "wide"]);
+    assert_eq!(code, 1, "{said}");
+    contains(&said, "ip podwright").and(contains(&said, "forbid")).unwrap();
+    // Of several policies with rules each is shown.
+    let from = "podSelector: {matchLabels: {app: server}}, ingress: [{from: [{ipBlock: {cidr: 198.51.100.0/24}}]}]";
+    node.apply(&policy("blocks", from));
+    eventually("both are shown", TIMEOUT, || {
+        let shown = node.ok(&["inspect", "policy", "server"]);
+        contains(&shown, "198.51.100.0").and(contains(&shown, "@group-"))
+    });
+    node.ok(&["delete", "networkpolicy", "blocks"]);
+    // Another program's rules are the kernel's, too.
+    let guard = "add table inet guard; add chain inet guard on-guard { type filter hook forward priority 10; }; add rule inet guard on-guard tcp dport 8080 drop";
+    within(&node.netns(), || assert!(Command::new("nft").arg(guard).status().unwrap().success()));
+    world.comes_to([false, false]);
+    let (code, said) = why(node, &["friend", "server:web"]);
+    assert_eq!(code, 1, "{said}");
+    contains(&said, "Verdict: dropped by table inet guard, chain on-guard: tcp dport 8080").unwrap();
+    within(&node.netns(), || {
+        assert!(Command::new("nft").args(["delete", "table", "inet", "guard"]).status().unwrap().success())
+    });
+    world.comes_to([true, false]);
+    node.apply(&policy("quiet", "podSelector: {matchLabels: {app: friend}}, policyTypes: [Egress]"));
+    eventually("its own policy holds it", TIMEOUT, || {
+        contains(&why(node, &["friend", "server:web"]).1, "default/quiet: egress")
+    });
+    // It needs two ends and a port.
+    for words in [&["friend", "server"][..], &["friend", "nobody:80"], &["svc/kubernetes", "server:80"]] {
+        let (code, said) = why(node, words);
+        assert_eq!(code, 2, "{said}");
+    }
+    world.end();
+}
+
+/// The way through Services: to one of their endpoints, to none, and to the cluster's DNS.
+#[test]
+fn why_follows_services_to_their_endpoints() {
+    let world = World::new();
+    let node = &world.node;
+    let service = |name: &str, spec: &str| {
+        format!(
+            "{{apiVersion: v1, kind: Service, metadata: {{name: {name}}}, spec: {{ports: [{{name: http, port: 80, targetPort: web}}], {spec}}}}}\n---\n"
+        )
+    };
+    let sticky = "selector: {app: server}, sessionAffinity: ClientIP";
+    node.apply(
+        &(service("web", "selector: {app: server}")
+            + &service("empty", "selector: {app: nobody}")
+            + &service("sticky", sticky)),
+    );
+    for name in ["web", "sticky"] {
+        let to = format!("svc/{name}:http");
+        eventually("it leads to its endpoint", TIMEOUT, || {
+            let (code, said) = why(node, &["friend", &to]);
+            contains(&said, &format!("Service default/{name} port http"))
+                .and(contains(&said, &format!("dnat to {} . {PORT}", world.address.ip())))
+                .and(if code == 0 { Ok(()) } else { Err(said) })
+        });
+    }
+    let (code, said) = why(node, &["friend", "svc/empty:80"]);
+    assert_eq!(code, 1, "{said}");
+    contains(&said, "Verdict: refused: Service default/empty port http has no ready endpoints").unwrap();
+    let (code, said) = why(node, &["friend", "svc/web:http", "--protocol", "UDP"]);
+    assert_eq!(code, 2, "{said}");
+    node.apply(&policy("deny", DENY));
+    world.comes_to([false, false]);
+    let (code, said) = why(node, &["friend", "svc/web:80"]);
+    assert_eq!(code, 1, "{said}");
+    contains(&said, "Verdict: dropped by NetworkPolicy default/deny: ingress").unwrap();
+    world.end();
+}
+
+/// What leaves a node is followed to where it goes, and each node says its own part.
+#[test]
+fn why_follows_a_packet_to_its_node() {
+    let cluster = Cluster::joined(2, Layout::OneLink, &[]);
+    let server = &cluster.server;
+    let on = |node: usize, name: &str, app: &str| {
+        pod(name, app, "exec sleep 1000").replace("spec:\n", &format!("spec:\n  nodeName: n{node}\n"))
+    };
+    let service = |name: &str, policy: &str| {
+        format!(
+            "{{apiVersion: v1, kind: Service, metadata: {{name: {name}}}, spec: {{internalTrafficPolicy: {policy}, selector: {{app: server}}, ports: [{{port: 80, targetPort: web}}]}}}}\n---\n"
+        )
+    };
+    server.apply(&(on(1, "guest", "friend") + &on(2, "far", "server")));
+    server.apply(&(service("web", "Cluster") + &service("near", "Local")));
+    server.wait("condition=Ready", &["pods", "--all"], TIMEOUT);
+    for to in ["far:web", "svc/web:80"] {
+        eventually("it arrives", TIMEOUT, || {
+            let (code, said) = why(server, &["guest", to]);
+            contains(&said, "\nn1 ").and(contains(&said, "\nn2 ")).and(if code == 0 { Ok(()) } else { Err(said) })
+        });
+    }
+    eventually("a Local policy", TIMEOUT, || {
+        contains(
+            &why(server, &["guest", "svc/near:80"]).1,
+            "Verdict: dropped: Service default/near port 80 has no endpoints on this node",
+        )
+    });
+    server.apply(&policy("deny", DENY));
+    eventually("the other node drops it", TIMEOUT, || {
+        let (code, said) = why(server, &["guest", "svc/web:80"]);
+        let verdict = "Verdict: dropped by NetworkPolicy default/deny: ingress: no rule matches";
+        contains(&said, verdict).and(if code == 1 { Ok(()) } else { Err(said) })
+    });
+    // To their own node all are open, from one that is not theirs they are not.
+    let (code, said) = why(server, &["node/n2", "far:web"]);
+    assert_eq!(code, 0, "{said}");
+    let (code, said) = why(server, &["node/n1", "far:web"]);
+    assert_eq!(code, 1, "{said}");
+}

@@ -36,7 +36,8 @@ fn policies(rules: Vec<Rule>) -> Option<BTreeSet<Arc<Policy>>> {
 
 fn isolate(node: &Node, pod: &Pod, ingress: Option<Vec<Rule>>, egress: Option<Vec<Rule>>) -> Change {
     let all = |rules: Option<Vec<Rule>>| rules.and_then(policies);
-    let isolated = Isolated { addresses: pod.ips.clone(), ingress: all(ingress), egress: all(egress) };
+    let isolated =
+        Isolated { addresses: pod.ips.clone(), ingress: all(ingress), egress: all(egress), named: Vec::new() };
     let isolated = BTreeMap::from([(pod.uid.clone(), isolated)]);
     node.wait(node.network.apply_policies(PolicyChanges { isolated, ..PolicyChanges::default() })).unwrap()
 }
@@ -160,7 +161,10 @@ fn what_the_kernel_refuses_of_one_policy_is_that_policys_alone() {
     let no_range = || vec![rule(Peers::Any, Ports::Any), rule(Peers::Ranges(vec![(first, last)]), Ports::Any)];
     let open = || vec![rule(Peers::Any, tcp(&[(POD_PORT, POD_PORT)]))];
     let isolated = |pod: &Pod, rules: Vec<Rule>| {
-        (pod.uid.clone(), Isolated { addresses: pod.ips.clone(), ingress: policies(rules), egress: None })
+        (
+            pod.uid.clone(),
+            Isolated { addresses: pod.ips.clone(), ingress: policies(rules), egress: None, named: Vec::new() },
+        )
     };
     let isolate_both = |node: &Node| {
         let isolated = BTreeMap::from([isolated(&refused, no_range()), isolated(&server, open())]);

@@ -28,6 +28,13 @@ pub struct Wanted {
     service: Option<String>,
 }
 
+impl Wanted {
+    /// One that is asked for whatever the model has.
+    pub fn new(family: Family, set: String, key: Key) -> Wanted {
+        Wanted { family, set: set.into(), is_map: true, key, service: None }
+    }
+}
+
 /// An element in the kernel.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Carrier {
@@ -149,6 +156,7 @@ fn key_as_json(key: &Key) -> Json {
         Key::Own(address) => json!({"concat": [address, address]}),
         Key::Address(address) => json!(address),
         Key::Endpoint(address, port) => json!({"concat": [address, port]}),
+        Key::Client(id, address) => json!({"concat": [id, address]}),
     }
 }
 

@@ -120,6 +120,8 @@ pub enum Key {
     /// Of a set that packets fill, of a group, or of who is isolated.
     Address(IpAddr),
     Endpoint(IpAddr, u16),
+    /// A remembered client of a list.
+    Client(u32, IpAddr),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -174,6 +176,7 @@ impl fmt::Display for Key {
             Key::Own(address) => write!(f, "{address} . {address}"),
             Key::Address(address) => write!(f, "{address}"),
             Key::Endpoint(address, port) => write!(f, "{address} . {port}"),
+            Key::Client(id, address) => write!(f, "{id:#x} . {address}"),
         }
     }
 }
@@ -428,6 +431,14 @@ fn key_bytes(key: &Key) -> Vec<u8> {
         Key::Endpoint(address, port) => {
             push_address(&mut bytes, address);
             push_port(&mut bytes, *port);
+        }
+        Key::Client(id, address) => {
+            bytes.extend(id.to_ne_bytes());
+            match address {
+                IpAddr::V4(address) => bytes.extend(address.octets()),
+                // Its lower half.
+                IpAddr::V6(address) => bytes.extend(&address.octets()[8..]),
+            }
         }
     }
     bytes

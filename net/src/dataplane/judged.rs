@@ -73,9 +73,14 @@ fn chains_from(netns: &NodeNetns, family: Family, first: &str) -> Result<Vec<Cha
 
 fn listed(netns: &NodeNetns, family: Family, names: &[&str]) -> Result<Vec<Chain>> {
     let ip = nft_family(family);
-    let script: String = names.iter().map(|name| format!("list chain {ip} {TABLE} {name}\n")).collect();
-    let text = netlink::in_netns(netns.fd(), || netlink::nft_listing(&["-t", "-f", "-"], &script, MOST))??;
-    Ok(parse(&text))
+    let mut chains = Vec::new();
+    for name in names {
+        // One at a time: nft 1.0.6 finds only the last of several.
+        let script = format!("list chain {ip} {TABLE} {name}\n");
+        let text = netlink::in_netns(netns.fd(), || netlink::nft_listing(&["-t", "-f", "-"], &script, MOST))??;
+        chains.extend(parse(&text));
+    }
+    Ok(chains)
 }
 
 /// What `nft list chain` prints, of several chains one after the other.

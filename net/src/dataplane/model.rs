@@ -19,6 +19,8 @@ pub enum Protocol {
 }
 
 impl Protocol {
+    pub const ALL: [Protocol; 3] = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
+
     /// Its number in the IP header.
     pub fn number(self) -> u8 {
         match self {

@@ -7,6 +7,7 @@ pub mod frames;
 mod image;
 mod inspect;
 mod plain;
+mod why;
 
 use std::{
     collections::HashMap,
@@ -214,13 +215,15 @@ impl Sessions {
         pod: &PodRef,
         options: InspectOptions,
     ) -> Result<(Bytes, SemaphorePermit<'static>), Status> {
-        let pod = self.resident(pod, None).await?;
+        let is_node = options.packet.is_some() && pod.uid.is_empty();
+        let pod = if is_node { pod.clone() } else { self.resident(pod, None).await? };
         // Neither is ever closed.
         let _place = INSPECTING.acquire().await.map_err(Status::internal)?;
         let look = async {
-            match options.policies {
-                true => inspect::policies(&self.machine, &pod).await,
-                false => inspect::inspect(&self.machine, &pod).await,
+            match options {
+                InspectOptions { packet: Some(packet), .. } => why::why(self, &pod, &packet).await,
+                InspectOptions { policies: true, .. } => inspect::policies(&self.machine, &pod).await,
+                _ => inspect::inspect(&self.machine, &pod).await,
             }
         };
         let looked = tokio::time::timeout(INSPECTION, look).await;

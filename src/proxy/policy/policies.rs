@@ -8,7 +8,7 @@ use k8s_openapi::api::networking::v1::NetworkPolicy;
 use podwright_api::selector::LabelSelector;
 use podwright_client::Key;
 use podwright_net::IpNet;
-use podwright_net::dataplane::{Allowed, Direction, Isolated, PolicyChanges, Seniority};
+use podwright_net::dataplane::{Allowed, Direction, Isolated, Named, PolicyChanges, Seniority};
 
 use super::groups::{Groups, Labels, matches};
 use super::limits::{COUNTED, ELEMENTS, GROUPS, RULES, SELECTING, TooMuch};
@@ -477,6 +477,9 @@ fn judge(
         let (mut rules, mut named) = (0, BTreeMap::new());
         for (key, known) in own.iter().filter(|(_, known)| known.isolates(direction)) {
             let allowed = allowed.get_or_insert_default();
+            let policy = known.compiled(direction, pod).filter(|_| known.trouble().is_none());
+            let policy = policy.map(|compiled| compiled.policy.clone());
+            verdict.isolated.named.push(Named { name: key.to_string().into(), direction, policy });
             if let Some(why) = known.trouble() {
                 verdict.trouble = Some(format!("NetworkPolicy {}: {why}", key.name));
                 continue;

@@ -103,6 +103,15 @@ impl Cluster {
         probes
     }
 
+    /// The Service of a probe as `podwright why` has it: who is outside comes by a node port.
+    pub fn service(&self, probe: &Probe<'_>) -> String {
+        let (name, address) = (&probe.flow.to.name, probe.question.address);
+        match (&*probe.flow.from.name, &probe.flow.to.place) {
+            (OUTSIDE, Place::Pod(pod)) => format!("node/{}:{}", pod.node, address.port()),
+            _ => format!("svc/{}/{}:{}", place(name).0, service_name(name), address.port()),
+        }
+    }
+
     pub fn address(&self, name: &str) -> IpAddr {
         let end = self.world.ends.iter().find(|end| end.name == name);
         end.unwrap_or_else(|| panic!("there is no {name}")).addresses[0]

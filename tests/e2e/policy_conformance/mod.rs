@@ -4,7 +4,7 @@
 //! - [`documented`]: upstream's cases, for the model and for a node; [`generate`]: policies by chance; [`wrong_readings`]: proof that
 //!   these tell a right reading from wrong ones.
 //! - [`cluster`], [`nodes`], [`station`], [`sctp`]: the same world on one node or several, and whoever opens connections there;
-//!   [`compare`]: what differs; [`newborns`]: Pods that start under a policy.
+//!   [`compare`]: what differs; [`newborns`]: Pods that start under a policy; [`why`]: what `podwright why` says of some of them.
 //!
 //! The sockets are the test's own, in the network namespaces of real Pods: what is filtered there is filtered for the Pods' programs.
 //!
@@ -20,9 +20,11 @@ mod nodes;
 mod policy;
 mod sctp;
 mod station;
+mod why;
 mod world;
 mod wrong_readings;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use self::{
@@ -40,6 +42,9 @@ use crate::{
 const POLICIES: usize = 40;
 /// When a change is in force.
 const IN_FORCE: Duration = Duration::from_secs(1);
+/// Of how many connections `podwright why` is asked each time, and how often it has been.
+const WHYS: usize = 12;
+static ASKED: AtomicUsize = AtomicUsize::new(0);
 /// How long it takes until Services lead to Pods that have just started.
 const SETTLED: Duration = Duration::from_secs(30);
 
@@ -99,9 +104,12 @@ fn check(cluster: &Cluster, policies: &[Policy], patience: Duration) -> Result<(
         seen: *seen,
     });
     match report(&trials.collect::<Vec<_>>()) {
-        text if text.is_empty() => Ok(()),
-        text => Err(text),
+        text if text.is_empty() => {}
+        text => return Err(text),
     }
+    // Others each time.
+    let first = ASKED.fetch_add(1, Ordering::Relaxed) * 7;
+    why::agrees(cluster, &probes, &seen, first, probes.len().div_ceil(WHYS).max(1))
 }
 
 /// For who looks at a difference.

@@ -11,15 +11,20 @@ mod text;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-pub use model::{Allowed, Direction, Isolated, Member, Peers, Policy, PolicyChanges, Ports, Rule};
+pub use model::{Allowed, Direction, Isolated, Member, Named, Peers, Policy, PolicyChanges, Ports, Rule};
 use parts::{Part, Parts};
 
 use super::difference::Difference;
 use super::elements::{ElementKey, Key, Map, Value};
 use super::ids::PartIds;
 use super::table::{TABLE, nft_family};
+use std::net::IpAddr;
+
 use crate::Family;
 use text::{endpoints_name, group_name};
+
+/// How many policies of an address are named.
+const NAMES: usize = 64;
 
 /// What is wanted, and which chains and sets of it the kernel has.
 pub struct Policies {
@@ -42,6 +47,8 @@ struct Judged {
     /// The chains of its sets of policies.
     ingress: Option<u64>,
     egress: Option<u64>,
+    /// The chain of each of its named policies.
+    chains: Vec<Option<u64>>,
 }
 
 impl Policies {
@@ -74,7 +81,10 @@ impl Policies {
                 true => {
                     let ingress = self.chain_of(wanted.ingress.as_ref(), Direction::Ingress, ids, &mut known);
                     let egress = self.chain_of(wanted.egress.as_ref(), Direction::Egress, ids, &mut known);
-                    self.isolated.insert(owner, Judged { wanted, ingress, egress });
+                    let of =
+                        |named: &Named| known.get(&(named.direction, Arc::as_ptr(named.policy.as_ref()?))).copied();
+                    let chains = wanted.named.iter().map(of).collect();
+                    self.isolated.insert(owner, Judged { wanted, ingress, egress, chains });
                 }
                 false => drop(self.isolated.remove(&owner)),
             }
@@ -111,6 +121,25 @@ impl Policies {
 
     pub fn add_made(&mut self, made: &[u64]) {
         self.made.extend(made);
+    }
+
+    /// The names of the policies that judge an address in a direction: of all, or of those of a chain.
+    pub fn names(&self, address: &IpAddr, direction: Direction, chain: Option<&str>) -> Vec<String> {
+        let of = |judged: &&Judged| judged.wanted.addresses.contains(address);
+        let named = self.isolated.values().filter(of).flat_map(|judged| judged.wanted.named.iter().zip(&judged.chains));
+        let is_it =
+            |number: &Option<u64>| chain.is_none_or(|chain| number.is_some_and(|it| text::policy_chain(it) == chain));
+        let found = named.filter(|(named, number)| named.direction == direction && is_it(number));
+        found.map(|(named, _)| named.name.to_string()).take(NAMES).collect()
+    }
+
+    /// Whether an address is to be judged in a direction.
+    pub fn is_judged(&self, address: &IpAddr, direction: Direction) -> bool {
+        let judges = |judged: &Judged| match direction {
+            Direction::Ingress => judged.ingress.is_some(),
+            Direction::Egress => judged.egress.is_some(),
+        };
+        self.isolated.values().any(|judged| judges(judged) && judged.wanted.addresses.contains(address))
     }
 
     /// From now on a policy lets nothing through, as the kernel takes no more of it; `false`: this is no policy, or was refused before.
@@ -252,7 +281,7 @@ impl Policies {
     /// The elements of those that are isolated.
     fn verdicts(&self) -> BTreeMap<ElementKey, Value> {
         let mut all: BTreeMap<ElementKey, Value> = BTreeMap::new();
-        for Judged { wanted, ingress, egress } in self.isolated.values() {
+        for Judged { wanted, ingress, egress, .. } in self.isolated.values() {
             for address in wanted.addresses.iter().filter(|address| self.families.contains(&Family::of(address))) {
                 let family = Family::of(address);
                 all.insert(ElementKey { family, map: Map::Isolated, key: Key::Own(*address) }, Value::None);

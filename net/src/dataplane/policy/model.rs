@@ -58,12 +58,24 @@ pub struct Isolated {
     pub addresses: Vec<IpAddr>,
     pub ingress: Option<Allowed>,
     pub egress: Option<Allowed>,
+    /// Whose policies these are.
+    #[serde(skip)]
+    pub named: Vec<Named>,
+}
+
+/// A policy by the name that its owner knows it by. Those with the same rules are one to the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    pub name: Arc<str>,
+    pub direction: Direction,
+    /// `None`: it lets nothing through.
+    pub policy: Option<Arc<Policy>>,
 }
 
 impl Isolated {
     /// Nothing reaches these addresses, and nothing leaves them.
     pub fn cut_off(addresses: Vec<IpAddr>) -> Isolated {
-        Isolated { addresses, ingress: Some(Allowed::new()), egress: Some(Allowed::new()) }
+        Isolated { addresses, ingress: Some(Allowed::new()), egress: Some(Allowed::new()), named: Vec::new() }
     }
 
     pub fn is_isolated(&self) -> bool {

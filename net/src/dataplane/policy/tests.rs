@@ -13,7 +13,7 @@ fn rule(peers: Peers, ports: Ports) -> Rule {
 
 fn isolated(address: &str, rules: Vec<Rule>) -> Isolated {
     let ingress = Some(Allowed::from([Arc::new(Policy { rules })]));
-    Isolated { addresses: vec![address.parse().unwrap()], ingress, egress: None }
+    Isolated { addresses: vec![address.parse().unwrap()], ingress, egress: None, named: Vec::new() }
 }
 
 fn change(owner: &str, isolated: Isolated) -> PolicyChanges {

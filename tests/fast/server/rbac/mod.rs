@@ -8,6 +8,7 @@ use super::{Api, config_map, object_of, request};
 
 mod decisions;
 mod default_roles;
+mod packets;
 mod withdrawn;
 
 const GROUP: &str = "rbac.authorization.k8s.io";
