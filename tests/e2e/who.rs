@@ -8,6 +8,9 @@ use crate::support::{TestNode, contains, eventually, leftovers::Machine};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
+/// The manager of what `apply` writes.
+const APPLIED: &str = "kubectl-client-side-apply";
+
 const WEB: &str = "
 apiVersion: apps/v1
 kind: Deployment
@@ -51,11 +54,10 @@ fn chain(item: &Value) -> Vec<[String; 3]> {
 fn of_deployment(field: &str) -> Vec<[String; 3]> {
     let row =
         |kind: &str, prefix: &str, manager: &str| [kind.to_owned(), format!("{prefix}{field}"), manager.to_owned()];
-    let system = "kube-controller-manager";
     [
-        row("Pod", "", system),
-        row("ReplicaSet", "spec.template.", system),
-        row("Deployment", "spec.template.", "kubectl"),
+        row("Pod", "", "replicaset-controller"),
+        row("ReplicaSet", "spec.template.", "deployment-controller"),
+        row("Deployment", "spec.template.", APPLIED),
     ]
     .to_vec()
 }
@@ -76,6 +78,10 @@ fn who_leads_from_each_kind_of_kernel_object_to_who_applied_it() {
     let container = &found["containers"][0];
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let c = "spec.containers{c}";
+    let mounts = container["processes"][0]["mounts"].as_array().unwrap().iter().map(text);
+    let data =
+        mounts.map(|line| line.split(' ').map(str::to_owned).collect::<Vec<_>>()).find(|line| line[4] == "/data");
+    let source = data.unwrap().swap_remove(3);
     let cases = [
         (container["pid"].to_string(), format!("{c}.command")),
         (found["sandbox"]["pause"]["pid"].to_string(), "spec".to_owned()),
@@ -85,6 +91,7 @@ fn who_leads_from_each_kind_of_kernel_object_to_who_applied_it() {
         (format!("cgroup /sys/fs/cgroup{}", text(&found["sandbox"]["cgroup"]["path"])), "spec.resources".to_owned()),
         (format!("veth {}", text(&found["network"]["host"]["name"])), "spec.hostNetwork".to_owned()),
         ("mount /data".to_owned(), format!("{c}.volumeMounts{{data}}")),
+        (format!("mount {source}"), format!("{c}.volumeMounts{{data}}")),
         ("port 8080".to_owned(), format!("{c}.ports{{8080}}.containerPort")),
     ];
     for (words, field) in cases {
@@ -95,7 +102,7 @@ fn who_leads_from_each_kind_of_kernel_object_to_who_applied_it() {
         assert_eq!(items[0]["owners"][0]["name"], pod.as_str(), "{words}");
     }
     // What belongs to a Service leads to that.
-    let of_service = |field: &str| vec![["Service".to_owned(), field.to_owned(), "kubectl".to_owned()]];
+    let of_service = |field: &str| vec![["Service".to_owned(), field.to_owned(), APPLIED.to_owned()]];
     let answer = asked(&node, "port 30123");
     assert_eq!(answer["items"][0]["object"], json!("nodePort 30123/TCP"));
     assert_eq!(chain(&answer["items"][0]), of_service("spec.ports{http}.nodePort"));
