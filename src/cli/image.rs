@@ -108,7 +108,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
 }
 
 /// The node to use: the named one, or the only one.
-async fn node(session: &Session, named: Option<String>) -> Result<String, Failure> {
+pub async fn node(session: &Session, named: Option<String>) -> Result<String, Failure> {
     if let Some(name) = named {
         return Ok(name);
     }

@@ -62,7 +62,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-fn list(value: &Value) -> &[Value] {
+pub fn list(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
@@ -157,7 +157,7 @@ fn services(page: &mut Page, elements: &[Value]) {
 }
 
 /// An element in nft's notation: `10.244.0.2 . 80 : 7 . 0`.
-fn nft(element: &Value) -> String {
+pub fn nft(element: &Value) -> String {
     if let Some(parts) = element["concat"].as_array() {
         return parts.iter().map(nft).collect::<Vec<_>>().join(" . ");
     }

@@ -61,6 +61,7 @@ mod top;
 mod trace;
 mod version;
 mod wait;
+mod who;
 mod why;
 mod write;
 
@@ -175,6 +176,8 @@ pub enum Command {
     Image(image::Args),
     /// Show a Pod as Linux sees it
     Inspect(inspect::Args),
+    /// Show which Pod a process, namespace, cgroup, link, mount, nftables element or port belongs to, and who applied it
+    Who(who::Args),
     /// Trace a Pod from the API write to the system calls
     Trace(trace::Args),
     /// Explain which object allows or drops a connection
@@ -239,6 +242,7 @@ async fn dispatch(command: Command, session: &Session) -> Outcome {
         Command::Edit(args) => edit::run(args, session).await,
         Command::Expose(args) => expose::run(args, session).await,
         Command::Inspect(args) => inspect::run(args, session).await,
+        Command::Who(args) => who::run(args, session).await,
         Command::Trace(args) => trace::run(args, session).await,
         Command::Why(args) => why::run(args, session).await,
         Command::Backup(args) => backup::run(args, session).await,

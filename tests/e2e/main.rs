@@ -64,3 +64,4 @@ mod storage;
 mod upgrade;
 mod user_namespaces;
 mod volumes;
+mod who;
