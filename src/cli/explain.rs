@@ -90,7 +90,7 @@ async fn in_linux(
 
 /// The path below the spec of a Pod, or of a Pod's template.
 fn below_spec<'a, 'b>(kind: &Kind, fields: &'a [&'b str]) -> Option<&'a [&'b str]> {
-    if kind.kind == "Pod" {
+    if std::ptr::eq(kind, pods::kind_of("pods")) {
         return fields.strip_prefix(&["spec"]).or(fields.is_empty().then_some(fields));
     }
     let at = fields.windows(2).position(|words| words == ["template", "spec"])?;
