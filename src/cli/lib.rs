@@ -37,6 +37,7 @@ mod image;
 mod inspect;
 pub mod jsonpath;
 mod known;
+mod lab;
 mod label;
 mod logs;
 mod manifest;
@@ -176,6 +177,8 @@ pub enum Command {
     Inspect(inspect::Args),
     /// Trace a Pod from the API write to the system calls
     Trace(trace::Args),
+    /// Study Pods and Linux in labs, each on an isolated node of its own
+    Lab(lab::Args),
     /// Write a consistent backup of the server's store to a file
     Backup(backup::Args),
     /// Check which protections of this host and its cluster are in force
@@ -237,6 +240,7 @@ async fn dispatch(command: Command, session: &Session) -> Outcome {
         Command::Expose(args) => expose::run(args, session).await,
         Command::Inspect(args) => inspect::run(args, session).await,
         Command::Trace(args) => trace::run(args, session).await,
+        Command::Lab(args) => lab::run(args).await,
         Command::Backup(args) => backup::run(args, session).await,
         Command::Doctor(args) => doctor::run(args, session).await,
         Command::ApiResources(args) => api_resources::run(args).await,
