@@ -72,6 +72,10 @@ enum Action {
     Answer(Started),
     /// Open a shell in the directory of a started lab, connected to its node
     Shell(Started),
+    /// End the process of a lab's first node with SIGKILL, which leaves its Pods alone
+    Kill(Started),
+    /// Start the first node of a lab again after its process has ended
+    Restart(Started),
     /// Show the labs that are started
     Status,
     /// End a lab's nodes and remove everything that they made
@@ -107,10 +111,10 @@ struct Way {
 #[derive(clap::Args)]
 struct Run {
     /// The labs, by name or number
-    #[arg(required_unless_present = "all")]
-    labs: Vec<String>,
+    #[arg(required_unless_present = "all", value_name = "LAB")]
+    names: Vec<String>,
     /// Walk through all labs
-    #[arg(long, conflicts_with = "labs")]
+    #[arg(long, conflicts_with = "names")]
     all: bool,
     #[command(flatten)]
     from: From,
@@ -132,6 +136,8 @@ pub async fn run(args: Args) -> Outcome {
         Action::Check(of) => check(&open(&root, &of)?).await,
         Action::Answer(of) => answer(&open(&root, &of)?),
         Action::Shell(of) => shell(&open(&root, &of)?).await,
+        Action::Kill(of) => kill(open(&root, &of)?).await,
+        Action::Restart(of) => restart(open(&root, &of)?).await,
         Action::Status => status(&root),
         Action::Reset(of) => reset(&open(&root, &of)?).await,
         Action::Run(args) => run_all(&root, &args).await,
@@ -344,6 +350,18 @@ async fn shell(place: &Place) -> anyhow::Result<ExitCode> {
     Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
+async fn kill(mut place: Place) -> anyhow::Result<ExitCode> {
+    place.kill().await?;
+    outln!("{} killed", place.name);
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn restart(mut place: Place) -> anyhow::Result<ExitCode> {
+    place.restart().await?;
+    outln!("{} restarted", place.name);
+    Ok(ExitCode::SUCCESS)
+}
+
 fn status(root: &Path) -> anyhow::Result<ExitCode> {
     let mut rows = vec![["NAME", "STEP", "NODES", "FOLDER"].map(str::to_owned).to_vec()];
     for name in place::started(root)? {
@@ -370,7 +388,7 @@ async fn run_all(root: &Path, args: &Run) -> anyhow::Result<ExitCode> {
     let library = Library::open(args.from.labs.as_deref())?;
     let names: Vec<&str> = match args.all {
         true => library.names().collect(),
-        false => args.labs.iter().map(|word| library.find(word)).collect::<Result<_, _>>()?,
+        false => args.names.iter().map(|word| library.find(word)).collect::<Result<_, _>>()?,
     };
     for name in names {
         let lab = library.lab(name)?;

@@ -37,12 +37,23 @@ impl Process {
         started(self.pid) == Some(self.started)
     }
 
-    fn terminate(&self) -> std::io::Result<()> {
+    fn signal(&self, signal: Signal) -> std::io::Result<()> {
         let Some(pid) = Pid::from_raw(self.pid) else { return Ok(()) };
         // The descriptor stays with the process that had the number when it was looked at.
         let Ok(descriptor) = pidfd_open(pid, PidfdFlags::empty()) else { return Ok(()) };
         if self.is_alive() {
-            pidfd_send_signal(&descriptor, Signal::TERM)?;
+            pidfd_send_signal(&descriptor, signal)?;
+        }
+        Ok(())
+    }
+}
+
+impl Process {
+    /// Ends it without a chance to clean up; returns when it has ended.
+    pub async fn kill(&self) -> anyhow::Result<()> {
+        self.signal(Signal::KILL)?;
+        while self.is_alive() {
+            tokio::time::sleep(OFTEN).await;
         }
         Ok(())
     }
@@ -60,6 +71,8 @@ fn started(pid: i32) -> Option<u64> {
 /// Where a lab's nodes keep their state.
 #[derive(Clone)]
 pub struct Nodes {
+    /// The lab's name, for its own commands.
+    pub name: String,
     /// The lab's folder.
     pub folder: PathBuf,
     pub count: usize,
@@ -88,6 +101,8 @@ impl Nodes {
             ("PATH", path),
             ("PODWRIGHT_SERVER", self.server().into()),
             ("KUBECONFIG", self.first().join("admin.kubeconfig").into()),
+            ("PODWRIGHT_LABS_DIR", self.folder.parent().unwrap_or(Path::new("/")).into()),
+            ("LAB", self.name.clone().into()),
             ("NODE", self.first().into()),
             ("NODE_NETNS", self.first().join("network/netns").into()),
             ("CGROUP2", cgroup2().into()),
@@ -107,9 +122,16 @@ impl Nodes {
         self.import().await
     }
 
+    /// Starts the first node again, on its former state.
+    pub async fn restart(&self, note: impl FnOnce(Process) -> anyhow::Result<()>) -> anyhow::Result<()> {
+        let process = self.spawn("n1")?;
+        note(process.clone())?;
+        self.wait_ready("n1", &process, Instant::now() + START).await
+    }
+
     fn spawn(&self, name: &str) -> anyhow::Result<Process> {
         let log = self.log(name);
-        let log = std::fs::File::create(&log).with_context(|| log.display().to_string())?;
+        let log = std::fs::File::options().create(true).append(true).open(&log).with_context(|| log.display().to_string())?;
         let mut command = self.shell().command(self.folder.join("bin/podwright")).into_std();
         let socket = self.server();
         let role: &[&str] = if name == "n1" { &["up"] } else { &["agent", "--server", &socket] };
@@ -164,7 +186,7 @@ impl Nodes {
     pub async fn end(&self, processes: &[Process]) -> anyhow::Result<()> {
         for (name, process) in self.names().zip(processes).collect::<Vec<_>>().into_iter().rev() {
             let was_alive = process.is_alive();
-            process.terminate().with_context(|| format!("node {name}"))?;
+            process.signal(Signal::TERM).with_context(|| format!("node {name}"))?;
             let deadline = Instant::now() + END;
             while process.is_alive() {
                 let said = || format!("node {name} does not end within {END:?}:\n{}", self.last_words(&name));
@@ -206,7 +228,7 @@ mod tests {
         let former = Process { started: own.started - 1, ..own };
         assert!(!former.is_alive());
         // SIGTERM would end this test.
-        former.terminate().unwrap();
+        former.signal(Signal::TERM).unwrap();
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();
         while started(pid).is_some() {

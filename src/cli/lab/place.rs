@@ -41,6 +41,7 @@ impl Place {
         made.with_context(|| folder.display().to_string())?;
         let record = Record { step: 0, nodes: lab.nodes, processes: Vec::new() };
         let mut place = Place { name: name.to_owned(), record, folder };
+        place.save()?;
         if let Err(why) = place.fill(files).await {
             place.reset().await?;
             return Err(why);
@@ -49,7 +50,6 @@ impl Place {
     }
 
     async fn fill(&mut self, files: &Files) -> anyhow::Result<()> {
-        self.save()?;
         for name in ["bin", "files"] {
             std::fs::create_dir(self.folder.join(name))?;
         }
@@ -88,7 +88,7 @@ impl Place {
     }
 
     fn nodes(&self) -> Nodes {
-        Nodes { folder: self.folder.clone(), count: self.record.nodes }
+        Nodes { name: self.name.clone(), folder: self.folder.clone(), count: self.record.nodes }
     }
 
     pub fn shell(&self) -> Shell {
@@ -108,9 +108,30 @@ impl Place {
         Ok(())
     }
 
-    /// Ends the nodes and removes the folder.
+    /// Ends the first node's process at once.
+    pub async fn kill(&mut self) -> anyhow::Result<()> {
+        let first = self.record.processes.first().context("it has no node")?;
+        first.kill().await
+    }
+
+    /// Starts the first node again.
+    pub async fn restart(&mut self) -> anyhow::Result<()> {
+        let first = self.record.processes.first().context("it has no node")?;
+        anyhow::ensure!(!first.is_alive(), "its node runs");
+        let nodes = self.nodes();
+        nodes
+            .restart(|process| {
+                self.record.processes[0] = process;
+                self.save()
+            })
+            .await
+    }
+
+    /// Ends the nodes and removes the folder. A command of the lab may have started a node again.
     pub async fn reset(&self) -> anyhow::Result<()> {
-        self.nodes().end(&self.record.processes).await?;
+        let root = self.folder.parent().context("it is in the folder of all labs")?;
+        let now = Place::open(root, &self.name)?;
+        self.nodes().end(&now.record.processes).await?;
         std::fs::remove_dir_all(&self.folder).with_context(|| self.folder.display().to_string())
     }
 }
