@@ -37,6 +37,7 @@ mod image;
 mod inspect;
 pub mod jsonpath;
 mod known;
+mod lab;
 mod label;
 mod logs;
 mod manifest;
@@ -182,6 +183,8 @@ pub enum Command {
     Trace(trace::Args),
     /// Explain which object allows or drops a connection
     Why(why::Args),
+    /// Study Pods and Linux in labs, each on an isolated node of its own
+    Lab(lab::Args),
     /// Write a consistent backup of the server's store to a file
     Backup(backup::Args),
     /// Check which protections of this host and its cluster are in force
@@ -245,6 +248,7 @@ async fn dispatch(command: Command, session: &Session) -> Outcome {
         Command::Who(args) => who::run(args, session).await,
         Command::Trace(args) => trace::run(args, session).await,
         Command::Why(args) => why::run(args, session).await,
+        Command::Lab(args) => lab::run(args).await,
         Command::Backup(args) => backup::run(args, session).await,
         Command::Doctor(args) => doctor::run(args, session).await,
         Command::ApiResources(args) => api_resources::run(args).await,

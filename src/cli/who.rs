@@ -10,12 +10,11 @@ use serde_json::{Value, json};
 use super::{
     Outcome, Session,
     error::Failure,
-    exec, image,
-    inspect::list,
+    image,
+    inspect::{self, list},
     page::Page,
     pods::kind_of,
     print::{self, Format},
-    stream,
     target::{Selection, Target},
 };
 use find::Hit;
@@ -99,7 +98,7 @@ async fn pods_of(session: &Session, node: &str, question: &Question) -> Result<V
 async fn search(session: &Session, question: &Question, pods: Vec<Object>) -> Result<Vec<(Object, Hit)>, Failure> {
     let (mut found, mut failure) = (Vec::new(), None);
     for pod in pods {
-        let shown = match inspected(session, &pod).await {
+        let shown = match inspect::view(session, &pod, &InspectOptions::default()).await {
             Ok(shown) => shown,
             // It is gone by now, or not there yet.
             Err(Failure::Server { status, .. }) if status.code == 404 => continue,
@@ -135,13 +134,6 @@ fn without_repeats(found: Vec<(Object, Hit)>) -> Vec<(Object, Hit)> {
         }
     }
     once
-}
-
-async fn inspected(session: &Session, pod: &Object) -> Result<Value, Failure> {
-    let options = InspectOptions { policies: false };
-    let frames = stream::open(session, exec::request(session, pod, "inspect", &options)?).await?;
-    let bytes = stream::collect(frames).await?;
-    Ok(serde_json::from_slice(&bytes).map_err(anyhow::Error::from)?)
 }
 
 /// The Services and the containers that have a port. Without leave to list Services, the containers alone.
