@@ -27,6 +27,7 @@ mod images;
 mod jobs;
 mod joining;
 mod kubectl;
+mod labs;
 mod large_requests;
 mod leader;
 mod limits;
