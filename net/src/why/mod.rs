@@ -1,6 +1,6 @@
 //! Why a packet passes or does not: the rules, routes and elements of the kernel, applied to the first packet of a connection.
 //!
-//! [`walk`] is pure: it follows the packet as far as the known [`Facts`] lead, and asks for the next one. [`read`] answers from the
+//! [`walk()`] is pure: it follows the packet as far as the known [`Facts`] lead, and asks for the next one. [`read()`] answers from the
 //! kernel, by reading alone. So the answer is the kernel's word, whatever podwright wants there: the chains of every table on the
 //! packet's way are interpreted, not only ours.
 //!
