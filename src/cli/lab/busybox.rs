@@ -7,15 +7,10 @@ use anyhow::Context;
 
 pub const IMAGE: &str = "localhost/busybox:1";
 
-const INSTALL: &str = "labs run the host's static busybox in their Pods; on Debian and Ubuntu: apt install busybox-static";
-const FOLDERS: &[(&str, u32)] = &[
-    ("bin", 0o755),
-    ("etc", 0o755),
-    ("root", 0o755),
-    ("tmp", 0o1777),
-    ("var", 0o755),
-    ("www", 0o755),
-];
+const INSTALL: &str =
+    "labs run the host's static busybox in their Pods; on Debian and Ubuntu: apt install busybox-static";
+const FOLDERS: &[(&str, u32)] =
+    &[("bin", 0o755), ("etc", 0o755), ("root", 0o755), ("tmp", 0o1777), ("var", 0o755), ("www", 0o755)];
 const FILES: &[(&str, &str)] = &[
     ("etc/passwd", "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"),
     ("etc/group", "root:x:0:\nnogroup:x:65534:\n"),

@@ -160,11 +160,14 @@ fn open(root: &Path, of: &Started) -> anyhow::Result<Place> {
                 *name == word || rest == word || number(name).as_deref() == Some(word.trim_start_matches('0'))
             };
             let name = started.iter().find(same);
-            let name = name.with_context(|| format!("{word} is not started; `podwright lab start {word}` does that"))?;
+            let name =
+                name.with_context(|| format!("{word} is not started; `podwright lab start {word}` does that"))?;
             Place::open(root, name)
         }
         (None, [name]) => Place::open(root, name),
-        (None, []) => anyhow::bail!("no lab is started; `podwright lab list` shows all, `podwright lab start` starts one"),
+        (None, []) => {
+            anyhow::bail!("no lab is started; `podwright lab list` shows all, `podwright lab start` starts one")
+        }
         (None, many) => anyhow::bail!("several labs are started; name one of {}", many.join(", ")),
     }
 }
@@ -277,7 +280,8 @@ fn page(step: &Step, number: usize, count: usize, style: Style) -> String {
 /// What the commands of a step printed.
 fn printed(shown: &Shown, style: Style) -> String {
     let mut page = String::new();
-    for (title, text) in [("$ Run", &shown.run), ("$ Look", &shown.look), ("$ Meanwhile, in the second terminal", &shown.watch)]
+    for (title, text) in
+        [("$ Run", &shown.run), ("$ Look", &shown.look), ("$ Meanwhile, in the second terminal", &shown.watch)]
     {
         if !text.trim().is_empty() {
             page += &format!("\n{}{}\n", render::heading(title, style), super::page::plain(text.trim_end()));
@@ -294,7 +298,9 @@ async fn next(mut place: Place, way: &Way, skip: bool) -> anyhow::Result<ExitCod
         let missing: Vec<&str> = verdicts.iter().filter_map(|(_, verdict)| missing(verdict)).collect();
         if !missing.is_empty() && !skip {
             let all = missing.join("\n  ");
-            anyhow::bail!("the current step is not done yet:\n  {all}\n`podwright lab next --skip` goes on all the same");
+            anyhow::bail!(
+                "the current step is not done yet:\n  {all}\n`podwright lab next --skip` goes on all the same"
+            );
         }
     }
     place.record.step += 1;
@@ -394,7 +400,8 @@ async fn run_all(root: &Path, args: &Run) -> anyhow::Result<ExitCode> {
         let lab = library.lab(name)?;
         check_host(&lab)?;
         // Beside one that a learner has started.
-        let place = Place::start(root, &format!("{name}.run-{}", std::process::id()), &lab, library.files(name)?).await?;
+        let place =
+            Place::start(root, &format!("{name}.run-{}", std::process::id()), &lab, library.files(name)?).await?;
         let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
         let walked = tokio::select! {
             walked = walk_through(name, &lab, &place, args) => walked,

@@ -131,7 +131,8 @@ impl Nodes {
 
     fn spawn(&self, name: &str) -> anyhow::Result<Process> {
         let log = self.log(name);
-        let log = std::fs::File::options().create(true).append(true).open(&log).with_context(|| log.display().to_string())?;
+        let log =
+            std::fs::File::options().create(true).append(true).open(&log).with_context(|| log.display().to_string())?;
         let mut command = self.shell().command(self.folder.join("bin/podwright")).into_std();
         let socket = self.server();
         let role: &[&str] = if name == "n1" { &["up"] } else { &["agent", "--server", &socket] };
