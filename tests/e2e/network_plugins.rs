@@ -60,7 +60,10 @@ set -eu
 input=$(cat)
 asked=ASKED
 n=$(ls "$asked" | grep -c ^call- || true)
-printf '%s\n%s\n%s\n%s\n' "$CNI_COMMAND" "$CNI_CONTAINERID" "$CNI_ARGS" "$input" > "$asked/call-$(printf %03d "$n")"
+printf '%s\n%s\n%s\n%s\n' "$CNI_COMMAND" "$CNI_CONTAINERID" "$CNI_ARGS" "$input" > "$asked/.new-$$"
+# Calls overlap: each takes the first number that is free, and is there whole.
+until ln "$asked/.new-$$" "$asked/call-$(printf %03d "$n")" 2>/dev/null; do n=$((n + 1)); done
+rm "$asked/.new-$$"
 if [ -e "$asked/fail-$CNI_COMMAND" ]; then
     echo '{"cniVersion": "1.1.0", "code": 100, "msg": "no luck", "details": "with '"$CNI_COMMAND"'"}'
     exit 1
